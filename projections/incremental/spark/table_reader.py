@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from projections.common.delta_log import plain
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.definition.operators.measures import quoted
+from projections.stores.delta import merge_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,8 +226,9 @@ class TableVersions:
             if not plain(table) or schema != _schema(before):
                 return None
             names = [field.name for field in schema if field.name not in _OWN_COLUMNS]
+            read = [merge_columns.quoted(name) for name in names]  # it takes them for SQL
             reader = pa.RecordBatchReader.from_stream(
-                table.load_cdf(starting_version=after + 1, ending_version=through, columns=names)
+                table.load_cdf(starting_version=after + 1, ending_version=through, columns=read)
             )
             batches, count = [], 0
             for batch in reader:

@@ -38,11 +38,11 @@ SCHEMA = pa.schema(
         ("id", pa.int64()),
         ("name", pa.string()),
         ("total", pa.decimal128(38, 4)),
-        ("ratio", pa.float64()),
+        ("winRatio", pa.float64()),
         ("born", pa.date32()),
         ("seen", pa.timestamp("us", "UTC")),
         ("local", pa.timestamp("us")),
-        ("raw", pa.binary()),
+        ('raw."bytes"', pa.binary()),
         ("lines", LINES),
         ("_version", pa.int64()),
     ]
@@ -54,11 +54,11 @@ def row(chance: Random, number: int) -> dict[str, Any]:
     whole = {
         "name": chance.choice(["", "a", "ü\n", "x" * 50]),
         "total": Decimal(chance.randint(-(10**9), 10**30)) / 10000,
-        "ratio": chance.choice([0.5, float("inf"), -1e300]),
+        "winRatio": chance.choice([0.5, float("inf"), -1e300]),
         "born": moment.date(),
         "seen": moment,
         "local": moment.replace(tzinfo=None),
-        "raw": chance.randbytes(3),
+        'raw."bytes"': chance.randbytes(3),
         "lines": [{"sku": "s", "price": Decimal("1.25")}] * chance.randint(0, 2),
     }
     some = {name: value for name, value in whole.items() if chance.random() < 0.8}
