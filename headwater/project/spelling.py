@@ -28,7 +28,17 @@ PROJECT_LENGTH_MAX: Final = 39
 CHANGES: Final = "changes"
 """Name under which queries read the archive, unless a view has it."""
 
-_TAKEN_VIEWS: Final = frozenset({CHANGES})
+_SQL_WORDS: Final = frozenset(
+    {
+        *("all", "any", "cluster", "distribute", "except", "exists", "false", "from", "group"),
+        *("having", "intersect", "interval", "join", "lateral", "limit", "minus", "null", "offset"),
+        *("only", "order", "qualify", "select", "some", "sort", "table", "trim", "true", "union"),
+        *("user", "current_user", "session_user", "values", "where", "window", "with"),
+    }
+)
+"""Words of the two dialects of queries and views that cannot everywhere name a view unquoted."""
+
+_TAKEN_VIEWS: Final = frozenset({CHANGES}) | _SQL_WORDS
 """Names that a query gives to something else than a view."""
 
 _CYRILLIC: Final = "CYRILLIC SMALL LETTER "

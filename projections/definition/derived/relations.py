@@ -16,11 +16,13 @@ _TOKEN: Final = re.compile(
 _NAME: Final = re.compile(r"[`\"]|[A-Za-z_]\w*$")
 _BEFORE: Final = frozenset({"from", "join", "table"})
 _BETWEEN: Final = frozenset({"lateral", "only"})
+_INLINE: Final = "values"
+_QUERY: Final = frozenset({"select", "with"})
+"""What can begin a query where a table is expected."""
 _AFTER: Final = frozenset(
     {
-        *("select", "where", "group", "having", "order", "sort", "cluster", "distribute"),
+        *("where", "group", "having", "order", "sort", "cluster", "distribute"),
         *("limit", "offset", "window", "qualify", "union", "except", "intersect", "minus"),
-        *("values", "with"),
     }
 )
 
@@ -50,10 +52,10 @@ def relations(sql: str) -> frozenset[str]:
             wanted = listed[-1]
         elif word in _BEFORE and before != "distinct":
             listed[-1] = wanted = True
-        elif word in _AFTER:
+        elif word in _QUERY or (word in _AFTER and not wanted):
             listed[-1] = wanted = False
         elif word not in _BETWEEN:
-            if wanted and _NAME.match(word):
+            if wanted and word != _INLINE and _NAME.match(word):
                 names.add(word.strip('`"').replace("``", "`"))
             wanted = False
         before = word

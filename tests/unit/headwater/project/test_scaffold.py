@@ -17,6 +17,7 @@ from headwater.project.settings import load as load_settings
 from headwater.project.spelling import VIEW_LENGTH_MAX, identifier, literal, variable, view_names
 from headwater.project.survey import Choice, DatabaseSurvey
 from headwater.project.views_text import views_text
+from projections.definition.derived.relations import relations
 from projections.definition.registry import load
 from projections.definition.views import Store
 
@@ -189,6 +190,15 @@ def test_a_table_whose_name_is_a_views_gets_it_whatever_comes_before() -> None:
     assert ["public_order_lines", "order_lines_2", "order_lines"] == list(
         view_names(tables).values()
     )
+
+
+def test_a_word_of_sql_is_no_name_of_a_view() -> None:
+    tables = [TableName("public", name) for name in ("Order", "User", "orders", "public_user")]
+
+    names = list(view_names(tables).values())
+
+    assert ["public_order", "user_2", "orders", "public_user"] == names
+    assert set(names) <= relations("SELECT 1 FROM " + ", ".join(names))  # noqa: S608  # names
 
 
 @pytest.mark.parametrize(

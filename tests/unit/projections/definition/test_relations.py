@@ -27,6 +27,11 @@ from projections.definition.derived.relations import relations
         ("SELECT (SELECT max(x) FROM b) AS m, items FROM a", {"a", "b"}),
         ("FROM a JOIN b ON a.x = b.y |> WHERE z > 1", {"a", "b"}),
         ("SELECT * FROM a LIMIT 1)) , b", {"a"}),
+        (
+            "SELECT * FROM order o, limit JOIN Group g ON o.x = g.x ORDER BY x, y",
+            {"order", "limit", "group"},
+        ),
+        ("SELECT * FROM VALUES (1), (2) AS v(x), a", {"a"}),
     ],
 )
 def test_tables_are_found_and_columns_texts_and_comments_are_none(
