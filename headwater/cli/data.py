@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foundation.json_floats import with_float_texts
 from headwater.cli.options import TIMEOUT_S, AtLeast, Json, SourceOptions, Timeout
-from headwater.cli.output import print_rows, stderr
+from headwater.cli.output import print_boundaries, print_rows, stderr
 from headwater.cli.token import tokens
 from headwater.errors import UsageError
 from headwater.reading import sql as reading_sql
@@ -89,6 +90,10 @@ def _answer(options: SourceOptions, sql: str, as_of: str | None) -> pa.Table:
         )
         if former.reached is not None:
             stderr.print(f"[dim]read from the archive, as of {former.reached.commit}[/]")
+        elif as_of is not None:
+            chosen = reading_sql.words(sql)
+            with suppress(reading_sql.AsOfError):  # it may have been removed meanwhile
+                print_boundaries(reading_sql.boundaries_as_of(home / "tables", as_of, chosen))
     return answer
 
 

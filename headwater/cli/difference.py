@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from rich.markup import escape
 
 from foundation.suggestion import did_you_mean
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import print_boundaries, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.reading import sql
 from headwater.reading.time_travel import FormerViews
@@ -70,6 +71,10 @@ def diff(
                 raise
             place, *versions = former.versions(earlier, later, name)
             first, second = ((place, version) for version in versions)
+        else:
+            for each in filter(None, (earlier, later)):
+                with suppress(sql.AsOfError):  # it may have been removed meanwhile
+                    print_boundaries(sql.boundaries_as_of(tables, each, frozenset([name])))
         keys = _keys(project, views[name], name)
         difference = compare_sides(
             ComparedVersion(*first), ComparedVersion(*second), keys, examples_max=examples

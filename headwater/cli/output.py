@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from foundation.errors import PlatformError
+    from projections.publishing.published_content import PublishedVersion
 
 _WIDTH_MAX: Final = 2_000
 _MINUTE_S: Final = 60
@@ -47,6 +49,14 @@ def counted(count: int, noun: str) -> str:
         noun: One of them.
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def print_boundaries(versions: Mapping[str, PublishedVersion]) -> None:
+    """Prints which version of each source a command has read, to stderr."""
+    for source, version in versions.items():
+        published = datetime.fromtimestamp(version.published_at_us / 1_000_000, UTC)
+        at = published.isoformat(timespec="milliseconds")
+        stderr.print(f"[dim]read {source} at {version.applied_through}, published {at}[/]")
 
 
 def print_json(document: object) -> None:

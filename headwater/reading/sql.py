@@ -257,6 +257,26 @@ def readable(
     return found
 
 
+def boundaries_as_of(
+    tables: Path, as_of: str, words: frozenset[str] | None = None
+) -> dict[str, PublishedVersion]:
+    """Returns the version that `readable` reads as of a moment, by source.
+
+    As of a time, that is what readers saw then: transactions that had committed, and that were not
+    applied yet, are not in it.
+
+    Args:
+        tables: Folder of the tables.
+        as_of: As in `run`.
+        words: As in `readable`.
+
+    Raises:
+        AsOfError: The value is unknown, or before the oldest version.
+    """
+    groups = _sources_as_of(published_versions.sources(tables), as_of, words)
+    return {group.folder.name: _version_as_of(group, as_of) for group in groups}
+
+
 def _sources_as_of(
     groups: list[Published], as_of: str, words: frozenset[str] | None
 ) -> list[Published]:
@@ -265,7 +285,7 @@ def _sources_as_of(
     Raises:
         AsOfError: The query names views of several sources.
     """
-    if len(groups) == 1:
+    if len(groups) <= 1:
         return groups
     if words is not None:
         groups = [group for group in groups if words & _names(group)] or groups
@@ -301,7 +321,13 @@ def _newest(
 
 
 def _as_of(group: Published, as_of: str) -> Mapping[str, tuple[str, TableVersion]]:
-    reached, then_us = _reader_of(as_of)
+    version, (_, then_us) = _version_as_of(group, as_of), _reader_of(as_of)
+    places = group.current(version.published_at_us if then_us is None else then_us)
+    return version.by_view(places)
+
+
+def _version_as_of(group: Published, as_of: str) -> PublishedVersion:
+    reached, _ = _reader_of(as_of)
     versions = group.all()
     found = [version for version in versions if reached(version)]
     if not found:
@@ -311,9 +337,7 @@ def _as_of(group: Published, as_of: str) -> Mapping[str, tuple[str, TableVersion
             hint=f"versions are kept for {published_versions.KEPT_HOURS} h:"
             " headwater view versions; a history (scd=2) keeps every state",
         )
-    version = found[-1]
-    places = group.current(version.published_at_us if then_us is None else then_us)
-    return version.by_view(places)
+    return found[-1]
 
 
 def moment(as_of: str) -> Lsn | datetime | None:

@@ -139,6 +139,9 @@ def test_a_view_that_is_switched_is_read_by_its_own_name_now_and_where_it_was_th
         counted(each) for each in ("1", then.isoformat(), switched_at.isoformat())
     ]
     assert (2, 0) == counted("0/C8")
+    moments = ("1", then.isoformat(), "0/C8", datetime.now(UTC).isoformat())
+    read = [reading_sql.boundaries_as_of(tmp_path, each) for each in moments]
+    assert [100, 100, 200, 200] == [found["shop"].lsn for found in read]
     assert ["items", "orders"] == list(reading_sql.view_tables(tmp_path))
     with pytest.raises(reading_sql.QueryError, match="no view is named"):
         reading_sql.run('SELECT * FROM "orders.v2"', tmp_path)
