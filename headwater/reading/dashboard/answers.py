@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from foundation.json_floats import with_float_texts
+from foundation.json_floats import float_json
 from headwater.errors import HeadwaterError
 from headwater.reading import sql as reading_sql
 from headwater.reading.sql import ReadTable
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 ROWS_MAX: Final = 1_000
 """Rows of one panel that are sent; how many there are is said beside them."""
+
+_INTEGER_MAX: Final = 2**53 - 1
+"""Greatest number whose whole digits a browser keeps."""
 
 
 class PanelError(HeadwaterError):
@@ -150,7 +153,7 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
         return {"error": error}
     try:
         rows = [list(row.values()) for row in answer.slice(0, ROWS_MAX).to_pylist()]
-        written = orjson.dumps(with_float_texts(rows), default=_plain)
+        written = orjson.dumps(_as_text(rows), default=_plain)
     except Exception as error:  # noqa: BLE001  # whatever a value is, other panels are shown
         return _shown(_unshown(error))
     return {
@@ -160,8 +163,21 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
     }
 
 
+def _as_text(value: Any) -> Any:
+    """Replaces numbers that a browser does not have, or would round, by their texts."""
+    if isinstance(value, float):
+        return float_json(value)
+    if isinstance(value, int) and abs(value) > _INTEGER_MAX:
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _as_text(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_text(each) for each in value]
+    return value
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON has it: amounts as numbers, since they are drawn."""
     if isinstance(value, Decimal):
-        return float(value)
+        return float(value) if abs(value) <= _INTEGER_MAX else format(value, "f")
     return value.hex() if isinstance(value, bytes) else str(value)

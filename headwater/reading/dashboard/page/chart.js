@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 420, HEIGHT = 160, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 24;
 const ROWS_SHOWN = 8, BARS_SHOWN = 12, LINES_SHOWN = 3;
+const DIGITS = /^-?\d+(\.\d+)?$/;
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
 
 export function element(name, text, className) {
@@ -23,14 +24,16 @@ export function shown(value, unit = "") {
   if (value === null || value === undefined) return "–";
   if (typeof value === "number") {
     const digits = Math.abs(value) >= 1000 ? 0 : 2;
-    const text = value.toLocaleString(undefined, { maximumFractionDigits: digits });
-    return unit === "%" ? `${text} %` : unit ? `${text} ${unit}` : text;
+    return withUnit(value.toLocaleString(undefined, { maximumFractionDigits: digits }), unit);
   }
+  if (amount(value) !== null) return withUnit(value, unit);
   if (typeof value === "string" && TIME.test(value)) return clock(value);
   if (Array.isArray(value)) return value.map((each) => shown(each)).join(", ");
   if (typeof value === "object") return Object.values(value).map((each) => shown(each)).join(" ");
   return String(value);
 }
+
+const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
 
 function clock(text) {
   const at = new Date(text);
@@ -52,12 +55,18 @@ export function number({ rows, unit }) {
   return all;
 }
 
+// What is drawn of a value: a number that the page would round, and NaN, are texts here.
+function amount(value) {
+  const made = typeof value === "string" && DIGITS.test(value) ? Number(value) : value;
+  return typeof made === "number" ? made : null;
+}
+
 export function bars({ rows, unit }) {
   const list = element("dl", undefined, "bars");
-  const length = (value) => (typeof value === "number" ? Math.abs(value) : 0); // NaN is a text here
+  const length = (value) => Math.abs(amount(value) ?? 0);
   const most = Math.max(...rows.map((row) => length(row[1])), 0) || 1;
   for (const [name, value] of rows.slice(0, BARS_SHOWN)) {
-    const bar = element("div", undefined, value < 0 ? "bar below" : "bar");
+    const bar = element("div", undefined, amount(value) < 0 ? "bar below" : "bar");
     bar.style.width = `${(100 * length(value)) / most}%`;
     const cell = element("dd");
     cell.append(bar);
@@ -104,7 +113,7 @@ const placeOf = (value) => (typeof value === "number" ? value : Date.parse(value
 export function line({ columns, rows, unit, title }) {
   const points = rows.filter((row) => Number.isFinite(placeOf(row[0]))).sort((a, b) => placeOf(a[0]) - placeOf(b[0]));
   const series = columns.slice(1, 1 + LINES_SHOWN);
-  const values = points.flatMap((row) => row.slice(1, 1 + series.length)).filter((each) => typeof each === "number");
+  const values = points.flatMap((row) => row.slice(1, 1 + series.length)).map(amount).filter((each) => each !== null);
   if (!values.length) return [element("p", "nothing yet", "empty")];
   const low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
   const from = placeOf(points[0][0]), to = placeOf(points.at(-1)[0]);
@@ -127,8 +136,8 @@ export function line({ columns, rows, unit, title }) {
     chart.append(label);
   }
   series.forEach((_, number) => {
-    const path = points.filter((row) => typeof row[number + 1] === "number")
-      .map((row) => `${x(placeOf(row[0])).toFixed(1)},${y(row[number + 1]).toFixed(1)}`);
+    const path = points.filter((row) => amount(row[number + 1]) !== null)
+      .map((row) => `${x(placeOf(row[0])).toFixed(1)},${y(amount(row[number + 1])).toFixed(1)}`);
     if (path.length === 1) path.push(path[0].replace(/^[\d.]+/, (at) => String(Number(at) + 2)));
     chart.append(drawn("polyline", { class: `line line-${number}`, points: path.join(" ") }));
   });

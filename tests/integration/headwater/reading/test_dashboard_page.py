@@ -25,6 +25,8 @@ pytestmark = pytest.mark.integration
 
 MINUTE = datetime(2026, 11, 24, 9, tzinfo=UTC)
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+LARGE = 2**53 + 1
+LARGE_AND_SMALL = f"SELECT * FROM (VALUES ('a', {LARGE}), ('b', {LARGE} / 4)) AS f(n, x)"  # noqa: S608
 SHOP = Dashboard(
     "Shop & Söhne",
     (
@@ -38,6 +40,7 @@ SHOP = Dashboard(
             "Floats",
             "SELECT * FROM (VALUES ('a', 'Infinity'::double), ('b', 2), ('c', 1)) AS f(name, x)",
         ),
+        Bars("Large", LARGE_AND_SMALL, unit="pcs"),
     ),
 )
 SECTION = "[...document.querySelectorAll('section')].find((each) => each.innerText.startsWith({}))"
@@ -73,7 +76,7 @@ def page(warehouse: Warehouse, browser: Browser) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.size(1300, 900)
         browser.open(server.url)
-        browser.await_true("document.querySelectorAll('section').length === 7")
+        browser.await_true("document.querySelectorAll('section').length === 8")
         yield server.url
         server.shutdown()
     browser.open("about:blank")
@@ -113,6 +116,15 @@ def test_a_bar_of_infinity_has_no_length_and_leaves_the_others_theirs(browser: B
 
     assert ["0%", "100%", "50%"] == widths
     assert "Infinity" in text(browser, "Floats")
+
+
+@pytest.mark.usefixtures("page")
+def test_a_large_number_is_drawn_and_no_digit_of_it_is_rounded(browser: Browser) -> None:
+    bars = f"{SECTION.format(repr('Large'))}.querySelectorAll('.bar')"
+    widths = browser.run(f"return [...{bars}].map((each) => each.style.width)")
+
+    assert ["100%", "25%"] == widths
+    assert f"{LARGE} pcs" in text(browser, "Large")
 
 
 @pytest.mark.usefixtures("page")

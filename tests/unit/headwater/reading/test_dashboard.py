@@ -112,6 +112,20 @@ def test_nan_and_infinities_are_shown_as_text_and_not_as_missing(warehouse: Ware
     assert [["NaN"], ["-Infinity"], [None]] == panels["F"]["rows"]
 
 
+def test_a_number_that_a_browser_would_round_is_shown_as_text(warehouse: Warehouse) -> None:
+    large = (
+        "SELECT * FROM (VALUES (9007199254740991, CAST('0.1' AS decimal(38, 2))),"
+        " (-1234567890123456789, CAST('12345678901234567.89' AS decimal(38, 2)))) AS f(id, total)"
+    )
+
+    panels = told(Answers(Dashboard("Shop", (Rows("F", large),)), warehouse.tables, "shop"))
+
+    assert [
+        [9007199254740991, 0.1],
+        ["-1234567890123456789", "12345678901234567.89"],
+    ] == panels["F"]["rows"]
+
+
 def test_a_value_that_cannot_be_written_costs_its_own_panel_alone(warehouse: Warehouse) -> None:
     year_10000 = pa.array([253_402_300_800_000_000] * 2, pa.timestamp("us", "UTC"))
     warehouse.lsn = 5
