@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from foundation.suggestion import did_you_mean
 from projections.definition.cache_options import DEFAULT_OPTIONS
 from projections.definition.derived.relations import relations
 from projections.definition.derived.view_function import ViewFunction
@@ -72,6 +73,8 @@ def sql(  # noqa: PLR0913  # the options of a view, most of them rare
     known = collected()
     read = relations(text)
     inputs = [n for n in (*known.views, *known.derived) if n in read]
+    if not inputs:
+        raise _unread(name, sorted(read))
     expectations = [*expect, *of_sql(text)]
     return declare(name, keys, to, inputs, search, cache, expectations, text=text)
 
@@ -415,12 +418,7 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
     known = collected()
     views: Mapping[str, Input] = {**known.views, **known.derived}
     if not inputs:
-        raise DeclarationError(
-            f"view {name} reads no view",
-            hint=(
-                "refer to views by their names, and declare them before the views that read them"
-            ),
-        )
+        raise _unread(name)
     for each in inputs:
         if each not in views:
             raise DeclarationError(
@@ -433,6 +431,22 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
                 f"view {name} reads {each}, which has no table", hint='use to=["table", ...]'
             )
     _refuse_chained(name, inputs, known)
+
+
+def _unread(name: str, given: Sequence[str] = ()) -> DeclarationError:
+    """Returns the error for a view whose query has names, none of which is a view's."""
+    known = collected()
+    views = (*known.views, *known.derived)
+    near = filter(None, (did_you_mean(each, views, "") for each in given))
+    return DeclarationError(
+        f"view {name} reads no view",
+        detail=f"its query reads: {', '.join(given)}" if given else None,
+        hint=next(
+            near,
+            "refer to views by their names, without a schema, and declare them before the views "
+            "that read them",
+        ),
+    )
 
 
 def _refuse_chained(name: str, inputs: Sequence[str], known: Declarations) -> None:

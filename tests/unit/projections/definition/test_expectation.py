@@ -242,6 +242,23 @@ def test_what_cannot_be_declared_is_refused(tmp_path: Path, said: str) -> None:
     assert caught.value.hint or "two views" in caught.value.message or "two " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("table", "hint"), [("thing", "did you mean things?"), ("public.things", "without a schema")]
+)
+def test_a_query_that_reads_no_view_is_refused_with_what_helps(
+    tmp_path: Path, table: str, hint: str
+) -> None:
+    (tmp_path / "few.sql").write_text(FEW)
+    declared = f"view.sql('s', 'SELECT id FROM {table}', ['id'])"  # noqa: S608  # a declaration
+    (tmp_path / "views.py").write_text(SHOP + declared)
+
+    with pytest.raises(DeclarationError, match="view s reads no view") as caught:
+        load(tmp_path / "views.py")
+
+    assert table.partition(".")[0] in str(caught.value.detail)
+    assert hint in str(caught.value.hint)
+
+
 def test_a_view_that_lacks_a_column_of_its_expectation_is_refused_by_name() -> None:
     shop = source("shop", tables=["public.things"])
     expectation = expect("short", "length(big) < 9", on_fail="drop")
