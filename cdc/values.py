@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cdc.errors import SchemaMismatchError, ValueDecodeError
 from cdc.table import Column, ColumnKind, TableSchema
-from foundation.json_floats import float_json
+from foundation.json_numbers import float_json
 
 Json = str | int | float | bool | None
 

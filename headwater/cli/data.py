@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundation.json_floats import with_float_texts
+from foundation.json_numbers import with_number_texts
 from headwater.cli.options import TIMEOUT_S, AtLeast, Json, SourceOptions, Timeout
 from headwater.cli.output import print_boundaries, print_rows, stderr
 from headwater.cli.token import tokens
@@ -101,7 +101,7 @@ def _plain(row: dict[str, object]) -> dict[str, object]:
     """Nested values as JSON text, so that a cell stays one line."""
     return {
         name: json.dumps(value, default=str) if isinstance(value, list | dict) else value
-        for name, value in ((name, with_float_texts(value)) for name, value in row.items())
+        for name, value in ((name, with_number_texts(value)) for name, value in row.items())
     }
 
 

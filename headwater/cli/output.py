@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from foundation.json_floats import with_float_texts
+from foundation.json_numbers import with_number_texts
 from headwater.cli.hints import completed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def print_boundaries(versions: Mapping[str, PublishedVersion]) -> None:
 def print_json(document: object) -> None:
     """Prints the one JSON document of a `--json` answer."""
     json.dump(
-        with_float_texts(document),
+        with_number_texts(document),
         sys.stdout,
         default=str,
         ensure_ascii=False,

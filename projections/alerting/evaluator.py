@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from foundation.json_floats import with_float_texts
+from foundation.json_numbers import with_number_texts
 from projections.changes.documents import key_text
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import AlertConditionError
@@ -176,7 +176,7 @@ def _written(alert: Alert) -> Iterator[None]:
 def _document(row: Mapping[str, Any]) -> Document:
     options = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
     document: Document = orjson.loads(
-        orjson.dumps(with_float_texts(row), default=_word, option=options)
+        orjson.dumps(with_number_texts(row), default=_word, option=options)
     )
     document.pop(VERSION_COLUMN, None)
     return document

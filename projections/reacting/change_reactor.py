@@ -21,7 +21,7 @@ from eventstore.model.callables import check_result
 from eventstore.model.query import EVERYTHING
 from eventstore.process import Dispatch
 from eventstore.reactor.limit import EffectLimit
-from foundation.json_floats import with_float_texts
+from foundation.json_numbers import with_number_texts
 from projections.definition.views import DerivedView, EventsView, MirrorView
 from projections.errors import DeclarationError, EffectKeyError, ProjectionError
 
@@ -236,7 +236,7 @@ def change_key(name: str, source: str, change: Change) -> str:
             hint="give the table a primary key, or a replica identity with a unique index",
         )
     row = [source, str(change.table), None if change.key is None else dict(change.key)]
-    told = orjson.dumps(with_float_texts(row), default=str, option=orjson.OPT_SORT_KEYS)
+    told = orjson.dumps(with_number_texts(row), default=str, option=orjson.OPT_SORT_KEYS)
     return f"{name}:{hashlib.sha256(told).hexdigest()[:_DIGITS]}:{change.position.version}"
 
 

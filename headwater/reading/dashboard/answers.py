@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from foundation.json_floats import float_json
+from foundation.json_numbers import with_number_texts
 from headwater.errors import HeadwaterError
 from headwater.reading import sql as reading_sql
 from headwater.reading.sql import ReadTable
@@ -153,7 +153,7 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
         return {"error": error}
     try:
         rows = [list(row.values()) for row in answer.slice(0, ROWS_MAX).to_pylist()]
-        written = orjson.dumps(_as_text(rows), default=_plain)
+        written = orjson.dumps(with_number_texts(rows, _INTEGER_MAX), default=_plain)
     except Exception as error:  # noqa: BLE001  # whatever a value is, other panels are shown
         return _shown(_unshown(error))
     return {
@@ -161,19 +161,6 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
         "rows": orjson.Fragment(written),
         "count": answer.num_rows,
     }
-
-
-def _as_text(value: Any) -> Any:
-    """Replaces numbers that a browser does not have, or would round, by their texts."""
-    if isinstance(value, float):
-        return float_json(value)
-    if isinstance(value, int) and abs(value) > _INTEGER_MAX:
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _as_text(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_text(each) for each in value]
-    return value
 
 
 def _plain(value: Any) -> Any:

@@ -434,7 +434,7 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
 
 
 def _unread(name: str, given: Sequence[str] = ()) -> DeclarationError:
-    """Returns the error for a view whose query has names, none of which is a view's."""
+    """Returns the error for a view whose query names no view; `given` is what it names."""
     known = collected()
     views = (*known.views, *known.derived)
     near = filter(None, (did_you_mean(each, views, "") for each in given))
