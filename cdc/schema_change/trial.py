@@ -152,11 +152,16 @@ def try_migration(
 def _wanted(connection: Connection, tables: set[TableName], migration: str) -> dict[TableName, int]:
     """Returns the tables to copy: captured ones, and those that the text names."""
     words = {word.lower() for word in re.findall(r"[\w$]+", migration)}
+
+    def named(table: str) -> bool:
+        # a name that needs quotes can consist of several words
+        return table.lower() in words or table.replace('"', '""') in migration
+
     found = connection.execute(_TABLES, (list(_OWN),)).fetchall()
     return {
         TableName(schema, name): oid
         for schema, name, oid in found
-        if TableName(schema, name) in tables or name.lower() in words
+        if TableName(schema, name) in tables or named(name)
     }
 
 
@@ -246,9 +251,9 @@ class _Copies:
     def run(self, migration: str) -> None:
         first = [self._places[schema] for schema in self._path]
         others = [place for place in self._places.values() if place not in first]
-        path = ", ".join(f'"{name}"' for name in (*first, *others, *self._path))
+        path = sql.SQL(", ").join(map(sql.Identifier, (*first, *others, *self._path)))
         text = _CONCURRENTLY.sub("", _TRANSACTION.sub("", self._turned(migration)))
-        self._connection.execute(_SETTINGS, (path, text))
+        self._connection.execute(_SETTINGS, (path.as_string(self._connection), text))
         # a DO block, in which Postgres refuses COMMIT
         self._connection.execute(_RUN.encode())
         self._connection.execute(_QUALIFIED.encode())

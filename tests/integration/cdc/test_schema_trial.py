@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from cdc.column_rule import ColumnRules
 from cdc.postgres import catalog, own_schema
@@ -161,6 +162,26 @@ def test_what_cannot_be_tried_is_refused_and_changes_nothing(
     assert seen in (refused.value.detail or "")
     assert before == {table: shape_of(source, table) for table in TABLES}
     assert (9,) == source.execute("SELECT count(*) FROM orders").fetchone()
+
+
+def test_tables_whose_names_need_quotes_are_copied(
+    source: psycopg.Connection[Any], database: str
+) -> None:
+    lines = TableName('a"b', "order lines")
+    source.execute(
+        'CREATE SCHEMA "a""b"; CREATE TABLE "a""b"."order lines" (id int);'
+        'CREATE TABLE "a""b"."un""captured" (id int)'
+    )
+    history.observe(source, [lines])
+    dsn = make_conninfo(database, options='-csearch_path="a""b",public')
+    migration = 'ALTER TABLE "order lines" ADD x int; ALTER TABLE "a""b"."un""captured" ADD y int'
+    with psycopg.connect(dsn) as reader:  # a real table would be altered after it only
+        reader.execute('SELECT FROM "order lines", "un""captured"')
+        migrated = try_migration(dsn, [*TABLES, lines], migration)
+
+    assert {lines} == migrated.keys()
+    assert {"id", "x"} == migrated[lines].schema.by_name.keys()
+    assert not catalog.describe(source, [lines])[lines].by_name.keys() & {"x"}
 
 
 def test_whoever_writes_does_not_wait_and_is_not_waited_for(
