@@ -10,10 +10,31 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from headwater import runtime
 from headwater.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stops projects that still run since Ctrl-C ended the worker whose fixture stops them."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        factory = config._tmp_path_factory  # type: ignore[attr-defined]  # as xdist finds it
+        stop_projects(factory.getbasetemp())
+
+
+def stop_projects(base: Path) -> None:
+    """Stops the servers of each project in the folders of temporary files of workers.
+
+    Args:
+        base: The folder of the run's temporary files, with a folder for each worker.
+    """
+    for pattern in ("*/*/.headwater", "*/*/*/.headwater"):
+        for home in base.glob(pattern):
+            runtime.down(home)
 
 
 class Shell:
