@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ColumnRuleError
 from cdc.table import ColumnKind, TableSchema, Treatment
+from foundation.arguments import typed_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +44,7 @@ class ColumnRules:
     hash: frozenset[str]
     mask: Mapping[str, int] = field(hash=False)
 
+    @typed_arguments(ColumnRuleError)
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from projections.definition import mirror as declared
 from projections.definition.alert import Alert, Channel, Recent
+from projections.definition.arguments import declaring
 from projections.definition.dashboard import PANELS_MAX, Dashboard, Panel
 from projections.definition.derived import clock_skew, declare, heavy_hitters
 from projections.definition.derived import lagged as derived_lagged
@@ -57,6 +58,7 @@ class ViewNamespace:
 view: Final = ViewNamespace()
 
 
+@declaring
 def alert(  # noqa: PLR0913  # each is a word of its own
     name: str,
     of: Watched,
@@ -116,6 +118,7 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     return declared
 
 
+@declaring
 def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
     """Declares the project's dashboard, which `headwater dashboard` serves.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cdc.table import TableName
+from projections.definition.arguments import declaring
 from projections.definition.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.definition.expectations.expectation import Expectation, OnFail, deletes, expected
 from projections.definition.registry import checked, collected
@@ -33,6 +34,7 @@ _HISTORY: Final = 2
 _V = TypeVar("_V", MirrorView, EventsView)
 
 
+@declaring
 def source(  # noqa: PLR0913  # the options of a source
     name: str,
     tables: Sequence[str] = (),
@@ -99,6 +101,7 @@ def source(  # noqa: PLR0913  # the options of a source
     return declared
 
 
+@declaring
 def mirror(  # noqa: PLR0913  # the options of Spark's pipelines
     name: str,
     table: TableRef,
@@ -235,6 +238,7 @@ def _history(
     return columns
 
 
+@declaring
 def events(  # noqa: PLR0913  # the options of `mirror`
     name: str,
     events: EventsRef,
@@ -304,17 +308,14 @@ def stores_of(name: str, to: Iterable[str]) -> frozenset[Store]:
     return stores
 
 
-def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptions:
+def searched(name: str, stores: frozenset[Store], search: SearchOptions | None) -> SearchOptions:
     """Returns how a view is searched.
 
     Raises:
-        DeclarationError: The options have another form, or the view is not in search.
+        DeclarationError: There are options, and the view is not in search.
     """
     if search is None:
         return DERIVED
-    if not isinstance(search, SearchOptions):
-        hint = 'search=SearchOptions(fields={"name": Text(analyzer="english")})'
-        raise DeclarationError(f"view {name}: search takes SearchOptions", hint=hint)
     if Store.SEARCH not in stores:
         raise DeclarationError(
             f"view {name} has search options, but is not in search",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import runpy
 import sys
-import traceback
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
 from eventstore.errors import EventStoreError
+from projections.definition import module_error
 from projections.definition.cross_reads import CrossReads
 from projections.errors import DeclarationError, ProjectionError
 
@@ -137,30 +137,20 @@ def load(path: Path, *folders: Path) -> Declarations:
     token = _current.set(declarations)
     try:
         runpy.run_path(str(path), run_name="headwater_views")
-    except (ProjectionError, CdcError, EventStoreError):
+    except (ProjectionError, CdcError, EventStoreError) as error:
+        error.detail = ": ".join(filter(None, (module_error.place(path, error), error.detail)))
         raise
     except Exception as error:
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        place = module_error.place(path, error)
         raise DeclarationError(
             f"{path.name} raised an error",
-            detail=_where(path, error),
-            hint="correct the module at this line",
+            detail=": ".join(filter(None, (place, type(error).__name__, message))),
+            hint=module_error.hint(path, error),
         ) from error
     finally:
         _current.reset(token)
     return declarations
-
-
-def _where(path: Path, error: Exception) -> str:
-    """Returns where in a file of views an error occurred, and the error."""
-    message = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
-    return f"line {lines[-1]}: {message}" if lines else message
 
 
 def collected() -> Declarations:

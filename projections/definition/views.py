@@ -161,6 +161,9 @@ class Source:
             raise AttributeError(f"source {self.name} has not exactly one table named {name}")
         return TableRef(self.name, tables[0], self.on_schema_change)
 
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *(table.name for table in self.tables)]
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumns:

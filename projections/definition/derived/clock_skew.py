@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from projections.definition.arguments import declaring
 from projections.definition.derived.declare import aggregate, declare, identity_of, refuse_taken
 from projections.definition.operators.lateness import REASON, untimed_rows
 from projections.definition.operators.measures import Percentile, quoted
@@ -32,6 +33,7 @@ WAITED: Final = "waited_s"
 _ALL: Final = tuple(Store)
 
 
+@declaring
 def untimed(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,
@@ -73,6 +75,7 @@ def untimed(  # noqa: PLR0913  # the options of a view, most of them rare
     return declare(name, identity, to, [of.name], search, cache, expect, text=text)
 
 
+@declaring
 def clocked(  # noqa: PLR0913
     name: str,
     of: Input,
@@ -141,6 +144,7 @@ def clocked(  # noqa: PLR0913
     return declare(name, identity, to, [of.name], search, cache, expect, text=text)
 
 
+@declaring
 def clocks(
     name: str,
     of: DerivedView,

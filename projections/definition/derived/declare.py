@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from foundation.suggestion import did_you_mean
+from projections.definition.arguments import declaring
 from projections.definition.cache_options import DEFAULT_OPTIONS
 from projections.definition.derived.relations import relations
 from projections.definition.derived.view_function import ViewFunction
@@ -43,6 +44,7 @@ _ALL: Final = tuple(Store)
 Input = MirrorView | EventsView | DerivedView
 
 
+@declaring
 def sql(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     query: str,
@@ -79,6 +81,7 @@ def sql(  # noqa: PLR0913  # the options of a view, most of them rare
     return declare(name, keys, to, inputs, search, cache, expectations, text=text)
 
 
+@declaring
 def aggregate(  # noqa: PLR0913
     name: str,
     of: Input,
@@ -198,6 +201,7 @@ def _require_measures(
         raise DeclarationError(f"view {name} has two columns named {twice[0]}")
 
 
+@declaring
 def late(  # noqa: PLR0913
     name: str,
     of: Input,
@@ -282,6 +286,7 @@ def identity_of(name: str, of: Input) -> tuple[str, ...]:
     )
 
 
+@declaring
 def pattern(  # noqa: PLR0913
     name: str,
     of: Input,
@@ -327,6 +332,7 @@ def pattern(  # noqa: PLR0913
     return declare(*common, looked_for=query, limit=limit, extent=of_pattern(query))
 
 
+@declaring
 def function(  # noqa: PLR0913
     name: str | None = None,
     *,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from projections.definition.arguments import declaring
 from projections.definition.derived.declare import declare, windows_of
 from projections.definition.operators.lateness import fixed
 from projections.definition.operators.measures import Measures, quoted
@@ -37,6 +38,7 @@ _COUNTED: Final = "_headwater_rows"
 _ALL: Final = tuple(Store)
 
 
+@declaring
 def frequent(  # noqa: PLR0913, PLR0917  # the options of a view, most of them rare
     name: str,
     of: Input,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from projections.definition.arguments import declaring
 from projections.definition.derived.declare import declare
 from projections.definition.operators.measures import quoted
 from projections.definition.operators.windows import END, START, micros, require_zone
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _ALL: Final = tuple(Store)
 
 
+@declaring
 def lagged(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from projections.definition.arguments import declaring
 from projections.definition.derived.declare import declare, identity_of
 from projections.definition.operators.standing_query import Percolation
 from projections.definition.views import Store
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _ALL: Final = tuple(Store)
 
 
+@declaring
 def percolate(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,
@@ -85,6 +87,7 @@ def percolate(  # noqa: PLR0913  # the options of a view, most of them rare
     )
 
 
+@declaring
 def unreadable_queries(  # noqa: PLR0913
     name: str,
     of: Input,

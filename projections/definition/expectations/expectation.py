@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from projections.definition.arguments import declaring
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Expectation:
         return f"{self.name}: {self.condition} (else {self.on_fail})"
 
 
+@declaring
 def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation:
     """Declares an expectation of a view's rows.
 
