@@ -67,7 +67,8 @@ def query_views(
             left_s = max(0.0, deadline - time.monotonic())
             answer = views.query(sql, at_least=last, timeout_s=left_s)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
-    print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
+    plain, empty = [_plain(row) for row in rows], _no_rows(answer)
+    print_rows(plain, as_json=as_json, title="", empty=empty, of_views=True)
     if not as_json and answer.num_rows > _ROWS_SHOWN:
         stderr.print(f"[dim]first {_ROWS_SHOWN} of {answer.num_rows:,} rows; --json shows all[/]")
 

@@ -6,11 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from foundation.suggestion import did_you_mean
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_boundaries, print_json, print_rows, stderr
+from headwater.cli.output import escape, print_boundaries, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.reading import sql
 from headwater.reading.time_travel import FormerViews

@@ -7,14 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
 
 from cdc.postgres.check import Check, CheckState
 from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.hints import completed
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import print_json, stdout
+from headwater.cli.output import escape, print_json, stdout
 from headwater.platform.doctor import (
     cache_check,
     converter_check,

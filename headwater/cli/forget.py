@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from cdc.table import TableName
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, SourceOptions, Yes
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import escape, print_json, print_rows, stderr
 from headwater.cli.snapshot import key_of
 from headwater.errors import UsageError
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
 from headwater.cli.options import Json
-from headwater.cli.output import counted, duration, print_json, print_rows, stderr
+from headwater.cli.output import counted, duration, escape, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.settings import DEFAULT_FILE

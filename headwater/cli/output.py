@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as without_markup
 from rich.table import Table
 
 from foundation.json_numbers import with_number_texts
@@ -24,6 +26,8 @@ _WIDTH_MAX: Final = 2_000
 _MINUTE_S: Final = 60
 _ROUND_MIN: Final = 1.5
 """Minutes, and hours, below which the smaller unit is printed."""
+
+_C1: Final = re.compile("[\x7f-\x9f]")
 
 stderr = Console(stderr=True, highlight=False)
 
@@ -51,6 +55,22 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def visible(text: str) -> str:
+    r"""Returns a text whose control characters, except line breaks, are spelled out: `\x1b`.
+
+    Values of rows can contain sequences that a terminal obeys.
+    """
+    return "".join(
+        ascii(char)[1:-1] if unicodedata.category(char) == "Cc" and char != "\n" else char
+        for char in text
+    )
+
+
+def escape(text: str) -> str:
+    """Returns a text that a console prints as it is, without markup or control characters."""
+    return without_markup(visible(text))
+
+
 def print_boundaries(versions: Mapping[str, PublishedVersion]) -> None:
     """Prints which version of each source a command has read, to stderr."""
     for source, version in versions.items():
@@ -61,18 +81,20 @@ def print_boundaries(versions: Mapping[str, PublishedVersion]) -> None:
 
 def print_json(document: object) -> None:
     """Prints the one JSON document of a `--json` answer."""
-    json.dump(
-        with_number_texts(document),
-        sys.stdout,
-        default=str,
-        ensure_ascii=False,
-        allow_nan=False,
-        indent=2,
-    )
-    sys.stdout.write("\n")
+    plain = with_number_texts(document)
+    text = json.dumps(plain, default=str, ensure_ascii=False, allow_nan=False, indent=2)
+    # JSON allows these in texts, and some terminals obey them
+    sys.stdout.write(_C1.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, empty: str) -> None:
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    title: str,
+    empty: str,
+    of_views: bool = False,
+) -> None:
     """Prints a listing: a table for people, a JSON array for programs.
 
     Args:
@@ -80,6 +102,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
         as_json: Whether a program reads.
         title: Heading of the table.
         empty: Text printed if there are no rows.
+        of_views: Whether keys and values are those of views: headings are the names of columns, and
+            booleans are printed as SQL spells them.
     """
     if as_json:
         print_json(list(rows))
@@ -90,9 +114,11 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     for name in rows[0]:
         numeric = isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        heading = escape(name if of_views else name.replace("_", " "))
+        table.add_column(heading, justify="right" if numeric else "left")
+    words = ("true", "false") if of_views else ("yes", "no")
     for row in rows:
-        table.add_row(*[_cell(value) for value in row.values()])
+        table.add_row(*[_cell(value, *words) for value in row.values()])
     console = stdout()
     if not console.is_terminal:  # a file, or another program, has no width to be cut to
         console = Console(highlight=False, width=_WIDTH_MAX)
@@ -124,9 +150,9 @@ def print_error(error: PlatformError, *, as_json: bool) -> None:
         stderr.print(f"  [dim]repair[/] {escape(completed(error.hint))}", soft_wrap=True)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, true: str, false: str) -> str:
     if value is None:
         return "[dim]—[/]"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return true if value else false
     return escape(str(value))

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.hints import completed
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.output import escape, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform

@@ -10,12 +10,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foundation.errors import EXIT_INTERRUPTED, EXIT_UNHEALTHY
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import counted, print_error, print_json, stderr, stdout
+from headwater.cli.output import counted, escape, print_error, print_json, stderr, stdout
 from headwater.cli.version import View, compared, document, opened, show_difference, show_still
 from projections.errors import RebuildStoppedError
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import typer
-from rich.markup import escape
 
 from cdc import source as capture
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, SourceOptions, Yes
-from headwater.cli.output import print_json, stderr
+from headwater.cli.output import escape, print_json, stderr
 
 
 def repair(

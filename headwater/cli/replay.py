@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import escape, print_json, print_rows, stderr
 from headwater.errors import UnhealthyError
 from headwater.reading.replay import replay_view
 

@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.text import Text
 
 from headwater.cli import token
 from headwater.cli.options import TIMEOUT_S, AtLeast, Json, ProjectOptions, Timeout
-from headwater.cli.output import counted, print_json, print_rows, stderr, stdout
+from headwater.cli.output import counted, escape, print_json, print_rows, stderr, stdout, visible
 from headwater.errors import UsageError
 from projections.definition.views import Store
 
@@ -131,7 +130,7 @@ def _show(answer: SearchAnswer, start: int, *, as_json: bool) -> None:
 
 def _heading(place: int, hit: SearchHit) -> Text:
     score = f"  {hit.score:.2f}" if hit.score is not None else ""
-    line = Text(f"{place}. ").append(hit.key, "bold").append(score, "dim")
+    line = Text(f"{place}. ").append(visible(hit.key), "bold").append(score, "dim")
     for name, value in hit.row.items():
         if value is not None and name not in hit.highlights and str(value) != hit.key:
             line.append(f"  {name}=", "dim").append(_short(value))
@@ -140,12 +139,12 @@ def _heading(place: int, hit: SearchHit) -> Text:
 
 def _show_facet(name: str, values: Sequence[FacetValue]) -> None:
     rows = [{name: each.value, "rows": each.rows} for each in values]
-    print_rows(rows, as_json=False, title="", empty=f"{name}: no values")
+    print_rows(rows, as_json=False, title="", empty=f"{name}: no values", of_views=True)
 
 
 def _marked(piece: str) -> Text:
     text = Text()
-    for part, style in _parts(" ".join(piece.split())):
+    for part, style in _parts(visible(" ".join(piece.split()))):
         text.append(part, style)
     return text
 
@@ -161,7 +160,7 @@ def _parts(piece: str) -> Iterator[tuple[str, str]]:
 
 
 def _short(value: object) -> str:
-    text = " ".join(str(value if isinstance(value, str) else json.dumps(value)).split())
+    text = visible(" ".join((value if isinstance(value, str) else json.dumps(value)).split()))
     return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from cdc.errors import CdcError
 from cdc.postgres import session, slot
@@ -18,7 +17,7 @@ from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.condensed import condensed, names
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import counted, print_json, print_rows, stderr
+from headwater.cli.output import counted, escape, print_json, print_rows, stderr
 from headwater.cli.sources import for_each
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.job_status import JobReport

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from cdc import source as capture
 from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import duration, print_json, print_rows, stderr, stdout
+from headwater.cli.output import duration, escape, print_json, print_rows, stderr, stdout
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from cdc.snapshot import report, request
 from cdc.table import TableName
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import counted, duration, print_json, print_rows, stderr
+from headwater.cli.output import counted, duration, escape, print_json, print_rows, stderr
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:

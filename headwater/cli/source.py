@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
@@ -21,7 +20,7 @@ from cdc.upkeep.role import ROLE, statements
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.changes import changes
 from headwater.cli.options import Commands, Json, SourceOptions
-from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
+from headwater.cli.output import escape, print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.plan import show
 from headwater.cli.repair import repair
 from headwater.cli.retention import retention

@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from cdc.postgres import session
 from cdc.upkeep import remnants
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import escape, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.remove_source import PARTS, Removal
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import typer
-from rich.markup import escape
 
 from foundation.errors import PlatformError
 from headwater.cli.hints import using_source
-from headwater.cli.output import print_error, stderr
+from headwater.cli.output import escape, print_error, stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from eventstore.model.names import category_of, check_label, check_stream
 from eventstore.postgres.audit import PostgresAudit
@@ -16,7 +15,7 @@ from eventstore.upkeep.compaction import CompactionPolicy, CompactionReport, Str
 from eventstore.upkeep.upcast_check import check_log
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import DatabaseOptions, Json, LogOptions, ProjectOptions, Yes
-from headwater.cli.output import counted, print_error, print_json, print_rows, stderr
+from headwater.cli.output import counted, escape, print_error, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.events import (
     decider_of,

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
 from foundation.suggestion import did_you_mean
 from headwater.cli.hints import completed
 from headwater.cli.options import Json, ProjectOptions, SourceOptions, Yes
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import escape, print_json, print_rows, stderr
 from headwater.cli.sources import for_each
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform.platform import Platform

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.markup import escape
 
 from headwater.cli import difference, plan, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
-from headwater.cli.output import counted, duration, print_json, print_rows, stderr, stdout
+from headwater.cli.output import counted, duration, escape, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from projections.definition.views import DerivedView, view_of
 from projections.publishing.published_versions import Published
