@@ -118,7 +118,7 @@ def matching_rows(
 
 
 def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:
-    condition = alert.where
+    condition = f"({alert.where}\n)" if alert.where else ""  # it may end with a comment
     if alert.recent is not None:
         column = alert.recent.column
         if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
@@ -129,7 +129,7 @@ def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:
             )
         begin = now.astimezone(UTC) - alert.recent.length
         recent = f"\"{column}\" > TIMESTAMP '{begin:%Y-%m-%dT%H:%M:%S.%f}Z'"
-        condition = f"({alert.where}) AND {recent}" if alert.where else recent
+        condition = f"{condition} AND {recent}" if condition else recent
     where = f" WHERE {condition}" if condition else ""
     return f'SELECT * FROM "{alert.view}"{where} LIMIT {ROWS_MAX + 1}'  # noqa: S608
 

@@ -230,6 +230,22 @@ def test_what_is_due_of_an_alert_that_cannot_be_looked_at_makes_nobody_look(
     assert {} == lookout._due
 
 
+def test_a_comment_ends_only_the_condition(
+    alert_spec: AlertSpec, alert_view: View, alert_connection: Connection
+) -> None:
+    due = datetime.now(UTC)
+    alert_view.publish(
+        {"id": 1, "amount": 500, "due_at": due},
+        {"id": 2, "amount": 50, "due_at": due},
+        {"id": 3, "amount": 500, "due_at": due - timedelta(days=1)},
+    )
+    commented = of(alert_spec, where="amount > 100 -- dear", recent=Recent("due_at", "1 hour"))
+    asked(alert_view, commented)
+    looked(commented, alert_connection)
+    known = alerting_tables.row_states(alert_connection, SOURCE)
+    assert ["1"] == [each.key for each in known]
+
+
 def test_a_condition_that_cannot_be_asked_recovers_nothing(
     alert_spec: AlertSpec,
     alert_view: View,
