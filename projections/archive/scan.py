@@ -23,7 +23,7 @@ from projections.archive.table import DAY, SCHEMA
 from projections.errors import ArchiveMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import date
     from pathlib import Path
 
@@ -168,6 +168,25 @@ class ArchiveScan:
                 yield pa.RecordBatch.from_arrays(
                     [_undone(column) for column in chosen.columns], names=list(columns)
                 )
+
+    def numbers(
+        self, columns: Sequence[str], condition: Callable[[pa.RecordBatch], pa.Array]
+    ) -> NDArray[np.int64]:
+        """Returns the numbers of those rows of its topics that meet a condition, ascending.
+
+        Args:
+            columns: The columns that the condition needs.
+            condition: Takes rows of its topics, and returns a boolean for each.
+        """
+        wanted = pa.array(sorted(self.topics), pa.string())
+        names = list(dict.fromkeys(("topic", *columns)))
+        found = [np.empty(0, np.int64)]
+        for first, batch in self.read(names):
+            own = np.flatnonzero(pc.is_in(_undone(batch.column("topic")), wanted))
+            if len(own):
+                met = condition(batch.take(pa.array(own)))
+                found.append(first + own[np.asarray(pc.fill_null(met, False))])
+        return np.concatenate(found)
 
     def chosen(
         self, columns: Sequence[str], rows: NDArray[np.int64]

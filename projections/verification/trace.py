@@ -12,18 +12,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
-from deltalake import DeltaTable
 
 from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.broker.topics import extent
-from cdc.change_event import ChangeEvent
 from cdc.errors import CdcError
 from cdc.lsn import Lsn
 from cdc.position import lsn_of
 from cdc.postgres import session
 from cdc.values import decode
-from projections.archive.scan import ArchiveScan
-from projections.archive.table import record_key, record_value
+from projections.archive.key_search import changes_of_key, key_patterns
 from projections.changes.documents import DocumentForm
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.row_change import RowChange
@@ -35,17 +32,13 @@ from projections.stores.factory import open_sink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cdc.change_event import ChangeEvent
     from projections.definition.views import Store
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 CHANGES_MAX: Final = 10
 """Default number of changes: the newest ones."""
-
-_ARCHIVED: Final = [
-    *("partition", "offset", "epoch", "key", "raw_key"),
-    *("before", "after", "source", "rest", "raw_value"),
-]
 
 
 class StoredState(StrEnum):
@@ -195,10 +188,10 @@ class _KeyedChange(NamedTuple):
 
 
 def _logged_changes(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_KeyedChange]:
-    row = _Row(plan, key)
+    row, patterns = _Row(plan, key), key_patterns(plan, key)
     for topic in plan.topics:
         archived_to: dict[int, int] = {}
-        for place, event in _archived(config, topic, archived_to):
+        for place, event in changes_of_key(config.archive, topic, patterns, archived_to):
             if change := row.change_of(topic, place, event, archived=True):
                 yield change
         with searching(config.bootstrap) as client:
@@ -208,21 +201,6 @@ def _logged_changes(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Ke
                 for offset, event in part.changes(begin, part.end):
                     if change := row.change_of(topic, (partition, offset), event, archived=False):
                         yield change
-
-
-def _archived(
-    config: JobConfig, topic: str, reached: dict[int, int]
-) -> Iterator[tuple[tuple[int, int], ChangeEvent]]:
-    """Yields a topic's changes from the archive; records the archive's end of each partition."""
-    if not DeltaTable.is_deltatable(str(config.archive)):
-        return
-    for batch in ArchiveScan(config.archive, {topic}).records(_ARCHIVED):
-        for row in batch.to_pylist():
-            place = row["partition"], row["offset"]
-            reached[place[0]] = max(reached.get(place[0], 0), place[1] + 1)
-            value = record_value(row)
-            if value is not None and row["epoch"] is not None:
-                yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
 
 
 def _stored(
