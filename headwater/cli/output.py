@@ -104,6 +104,9 @@ def print_rows(
         empty: Text printed if there are no rows.
         of_views: Whether keys and values are those of views: headings are the names of columns, and
             booleans are printed as SQL spells them.
+
+    On a terminal that is too narrow, columns without content are left out, unless they are of
+    views; if that does not suffice, each row is printed as a list.
     """
     if as_json:
         print_json(list(rows))
@@ -111,18 +114,60 @@ def print_rows(
     if not rows:
         stderr.print(empty)
         return
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for name in rows[0]:
-        numeric = isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool)
-        heading = escape(name if of_views else name.replace("_", " "))
-        table.add_column(heading, justify="right" if numeric else "left")
-    words = ("true", "false") if of_views else ("yes", "no")
-    for row in rows:
-        table.add_row(*[_cell(value, *words) for value in row.values()])
     console = stdout()
+    names = list(rows[0])
     if not console.is_terminal:  # a file, or another program, has no width to be cut to
-        console = Console(highlight=False, width=_WIDTH_MAX)
-    console.print(table)
+        wide = Console(highlight=False, width=_WIDTH_MAX)
+        wide.print(_table(rows, names, title=title, of_views=of_views))
+        return
+    table = _table(rows, names, title=title, of_views=of_views)
+    if _cuts_words(console, table) and not of_views:
+        names = [name for name in names if not all(_is_nothing(row[name]) for row in rows)]
+        table = _table(rows, names, title=title, of_views=of_views)
+    if _cuts_words(console, table):
+        _print_one_by_one(console, rows, names, title=title, of_views=of_views)
+    else:
+        console.print(table)
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, title: str, of_views: bool
+) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        numeric = isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool)
+        heading = _heading(name, of_views=of_views)
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[_cell(row[name], of_views=of_views) for name in names])
+    return table
+
+
+def _cuts_words(console: Console, table: Table) -> bool:
+    """Whether the terminal is too narrow for the table, even with its cells on several lines."""
+    unlimited = console.options.update(width=_WIDTH_MAX)
+    return console.measure(table, options=unlimited).minimum > console.width
+
+
+def _print_one_by_one(
+    console: Console,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    *,
+    title: str,
+    of_views: bool,
+) -> None:
+    """Prints each row as a list of its columns, which fits any terminal."""
+    if title:
+        console.print(escape(title), style="italic")
+    for number, row in enumerate(rows, 1):
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name in names:
+            table.add_row(_heading(name, of_views=of_views), _cell(row[name], of_views=of_views))
+        console.print(f"[dim]row {number}[/]")
+        console.print(table)
 
 
 def print_error(error: PlatformError, *, as_json: bool) -> None:
@@ -150,9 +195,18 @@ def print_error(error: PlatformError, *, as_json: bool) -> None:
         stderr.print(f"  [dim]repair[/] {escape(completed(error.hint))}", soft_wrap=True)
 
 
-def _cell(value: object, true: str, false: str) -> str:
+def _is_nothing(value: object) -> bool:
+    return value is None or value == "" or (value == 0 and not isinstance(value, bool))
+
+
+def _heading(name: str, *, of_views: bool) -> str:
+    return escape(name if of_views else name.replace("_", " "))
+
+
+def _cell(value: object, *, of_views: bool) -> str:
     if value is None:
         return "[dim]—[/]"
     if isinstance(value, bool):
+        true, false = ("true", "false") if of_views else ("yes", "no")
         return true if value else false
     return escape(str(value))

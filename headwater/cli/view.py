@@ -93,6 +93,8 @@ def status(
     time until all are there. After a pause, the job has a backlog: records that a store has not got
     yet. Their number is shown if it is more than one batch, with the time until the store has
     caught up.
+
+    On a terminal that is too narrow for all columns, those without content are left out.
     """
     done = for_each(options.platforms(), _status)
     rows = [
@@ -102,9 +104,7 @@ def status(
     ]
     if not as_json:
         columns = dict.fromkeys(name for row in rows for name in row)
-        rows = [{**columns, **row, "unexpected": _counts(row["unexpected"])} for row in rows]
-        for row in rows:
-            del row["backlog"]  # printed below, once for each store
+        rows = [_line({**columns, **row}) for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
     for source, listing in done.results.items():
         verification.print_paused(listing.paused)
@@ -112,6 +112,20 @@ def status(
         print_loads(listing.loads)
         print_backlogs(done.named(source).get("source"), listing.backlogs)
     done.end()
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row of the listing for people: times as ages, without the store's backlog."""
+    times = {"updated_at": "updated", "verified_at": "verified"}
+    line = {times.get(name, name): value for name, value in row.items() if name != "backlog"}
+    for given, name in times.items():
+        line[name] = None if row[given] is None else _age(row[given])
+    return {**line, "unexpected": _counts(row["unexpected"])}
+
+
+def _age(time: str) -> str:
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+    return f"{duration(max(0.0, age_s))} ago"
 
 
 def print_backlogs(source: str | None, backlogs: Mapping[str, Mapping[str, Any]]) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headwater.cli.output import print_error, print_json, print_rows, visible
 from headwater.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLIPBOARD = "\x1b]52;c;aGk=\x07"
 """A sequence with which a row writes to the clipboard of its reader."""
@@ -48,3 +53,79 @@ def test_json_and_errors_obey_no_value(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_line_breaks_stay() -> None:
     assert "a\nb\\tc\\rd é 日本 🙂" == visible("a\nb\tc\rd é 日本 🙂")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def of_width(columns: int) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(columns))
+
+    return of_width
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+
+
+LISTED = [
+    {"view": name, "state": "", "applied_through": "0/1F52308", "wrong": 0, "active": False}
+    for name in ("customers_0", "customers_1")
+]
+
+
+@pytest.mark.parametrize(
+    ("columns", "printed"),
+    [
+        (
+            60,
+            """
+            view         state  applied through  wrong  active
+            customers_0         0/1F52308            0  no
+            customers_1         0/1F52308            0  no
+            """,
+        ),
+        (
+            37,
+            """
+            view         applied through  active
+            customers_0  0/1F52308        no
+            customers_1  0/1F52308        no
+            """,
+        ),
+        (
+            28,
+            """
+            row 1
+            view             customers_0
+            applied through  0/1F52308
+            active           no
+            row 2
+            view             customers_1
+            applied through  0/1F52308
+            active           no
+            """,
+        ),
+    ],
+)
+def test_a_narrow_terminal_cuts_no_word(
+    terminal: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+    columns: int,
+    printed: str,
+) -> None:
+    terminal(columns)
+    print_rows(LISTED, as_json=False, title="", empty="")
+    lines = [line.strip() for line in lines_of(capsys)]
+    assert [line.strip() for line in printed.strip().splitlines()] == lines
+
+
+def test_columns_of_views_stay_on_a_narrow_terminal(
+    terminal: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(32)
+    print_rows(LISTED[:1], as_json=False, title="", empty="", of_views=True)
+    first, *lines = lines_of(capsys)
+    assert "row 1" == first
+    assert list(LISTED[0]) == [line.split()[0] for line in lines]
