@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-BUSY_WAIT_S: Final = 2.0
+BUSY_WAIT_S: Final = 5.0
 """How long a command waits for another one on the same view, seconds: longer than a listing, drop
 or cutover takes, but shorter than a rebuild."""
 
@@ -406,7 +406,7 @@ def version_lock(
             connection.execute(_LOCK.in_session, (source, view))
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(
-            f"someone is at the versions of view {view} at this moment",
+            f"another session changes the versions of view {view} now",
             hint="headwater view list --versions shows a rebuild that is under way; one at a time",
         ) from None
     try:

@@ -151,7 +151,7 @@ def _built(  # noqa: PLR0913, PLR0917
         process.start()
         if kill is _killed_while_it_fills and number == struck:
             kill(process, job, view, chance)
-        process.join(120)
+        process.join(3 * LONG_S)
         assert process.exitcode in {0, -signal.SIGKILL if step is not None else 0}
     if kill is _killed_while_it_joins:
         kill(process, job, view, chance)
