@@ -90,7 +90,7 @@ def _other_than(wanted: str, value: object, types: Mapping[str, ArgumentType]) -
         case "Mapping[str, str]":
             named = isinstance(value, Mapping) and _are_names([*value, *value.values()])
             return "" if named else _DICT
-    if not wanted.isidentifier() or hasattr(builtins, wanted):
+    if wanted == "Any" or not wanted.isidentifier() or hasattr(builtins, wanted):
         return ""
     known = types.get(wanted) or ArgumentType(wanted, (wanted,), "")
     own = {each.__name__ for each in type(value).__mro__}

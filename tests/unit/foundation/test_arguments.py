@@ -45,7 +45,7 @@ def draw(  # noqa: PLR0913
     *,
     options: Options | None = None,
     shape: Shape | None = None,
-    size: float = 1,
+    size: Any = 1,
 ) -> Any:
     return name, keys, to, sums, options, shape, size
 
