@@ -22,17 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from eventstore.errors import BatchRefusedError
-from eventstore.model.query import EVERYTHING
+from eventstore.model.callables import check_kind
+from eventstore.model.query import EVERYTHING, POSITION_MAX, Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from datetime import datetime
 
     from eventstore.model.event import Appended, AppendRequest, StoredEvent
-    from eventstore.model.query import Query
-
-
-POSITION_MAX: Final = 2**63 - 1
 
 
 class Boundary(NamedTuple):
@@ -115,12 +112,14 @@ class LogPart:
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        check_kind("the query of a part of the log", self.query, Query, "such as tagged(...)")
         _check_bounds(self.after, self.through, self.limit)
 
 
 def _check_bounds(after: int, through: int | None, limit: int | None) -> None:
     for name, bound in (("after", after), ("through", through), ("limit", limit)):
-        if bound is not None and (type(bound) is not int or not 0 <= bound <= POSITION_MAX):
+        absent = bound is None and name != "after"
+        if not absent and (type(bound) is not int or not 0 <= bound <= POSITION_MAX):
             raise BatchRefusedError(f"{name} must be 0 or more", detail=f"{bound!r:.80}")
 
 

@@ -130,6 +130,23 @@ def check_instance(what: str, given: object, methods: Iterable[str] = ()) -> Non
         )
 
 
+def check_kind(what: str, given: object, kind: type, hint: str) -> None:
+    """Checks that an argument is an object of a class.
+
+    Args:
+        what: What it is, for the error: `a query`.
+        given: What the caller handed over.
+        kind: The class.
+        hint: What to write instead.
+
+    Raises:
+        WrongKindError: It is not.
+    """
+    if not isinstance(given, kind):
+        shown = f"class {given.__qualname__}" if isinstance(given, type) else _kind(given)
+        raise WrongKindError(f"{what} must be a {kind.__qualname__}", detail=shown, hint=hint)
+
+
 def check_log(log: Any, *, asynchronous: bool) -> None:
     """Checks that a store's log is of the store's own kind.
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import NameRefusedError
+from eventstore.errors import NameRefusedError, WrongKindError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 DEFAULT_TENANT: Final = "default"
 SYSTEM_PREFIX: Final = "$"
@@ -132,6 +135,27 @@ def check_label(what: str, label: str) -> str:
         NameRefusedError: It is empty, over-long or has invisible characters.
     """
     return _check_text(what, label, STREAM_BYTES_MAX)
+
+
+def check_names(what: str, names: Iterable[str], check: Callable[[str], str]) -> frozenset[str]:
+    """Returns several names as a set.
+
+    Args:
+        what: What they are, for the error: `the types of a query`.
+        names: The names. A single str is refused, because it would count as its letters.
+        check: Returns a name if it is valid.
+
+    Raises:
+        WrongKindError: They are a single str, or no collection.
+        NameRefusedError: One of them is invalid.
+    """
+    if isinstance(names, str | bytes) or not hasattr(names, "__iter__"):
+        raise WrongKindError(
+            f"{what} must be a collection of names",
+            detail=f"an object of {type(names).__qualname__}",
+            hint='also for one name: frozenset({"order.placed"})',
+        )
+    return frozenset([check(name) for name in names])
 
 
 def _check_text(what: str, name: str, bytes_max: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from eventstore.upkeep.compaction import EVENTS_MAX, Refusal
 from eventstore.upkeep.retention import RetentionReport, check_age, tomb_of
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from psycopg import Connection
 
@@ -66,6 +67,7 @@ _UNSEALED: Final = (
     " FROM eventstore.seals ORDER BY block DESC LIMIT 1), 0)"
     " FROM eventstore.log WHERE tenant = %s AND stream = %s"
 )
+_FIRST_INSTANT: Final = datetime(1, 1, 1, tzinfo=UTC)
 _SAVED_STATES: Final = "DELETE FROM eventstore.snapshots WHERE tenant = %s AND stream = %s"
 
 
@@ -226,5 +228,5 @@ def _dropped(connection: Connection[Any], tenant: str, stream: str) -> Any:
 
 def _before(connection: Connection[Any], age: timedelta) -> datetime:
     (now,) = connection.execute("SELECT clock_timestamp()").fetchall()[0]
-    instant: datetime = now - age
-    return instant
+    instant: datetime = now
+    return instant - min(age, instant - _FIRST_INSTANT)

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 import msgspec
 
-from eventstore.errors import UndeclaredError
+from eventstore.errors import UndeclaredError, WrongKindError
 from eventstore.model.callables import check_function
 from eventstore.model.names import check_type
 from eventstore.privacy.personal import personal_types
@@ -169,8 +169,10 @@ class EventTypes:
 
         Raises:
             UndeclaredError: An upcaster from this version is already declared.
+            WrongKindError: The function is async, or the fields are one str.
         """
         _check_version(check_type(name), from_version)
+        sealed = None if personal is None else _field_names(name, personal)
 
         def declare(function: _F) -> _F:
             check_function(f"the upcaster from version {from_version} of {name}", function)
@@ -179,7 +181,6 @@ class EventTypes:
                     f"two upcasters convert version {from_version} of {name}",
                     hint="versions form one chain: 1 to 2, 2 to 3",
                 )
-            sealed = None if personal is None else tuple(personal)
             self._upcasters[name, from_version] = Upcaster(name, from_version, function, sealed)
             return function
 
@@ -396,6 +397,17 @@ def _check_storable(name: str, fields: Mapping[str, Any]) -> None:
                 detail=f"field {field_name}: {error}",
                 hint="a union may have one class; store the kind in a separate field",
             ) from None
+
+
+def _field_names(name: str, fields: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of sealed fields; a single str would count as its letters."""
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise WrongKindError(
+            f"the personal fields of an upcaster of {name} must be a collection of names",
+            detail=f"an object of {type(fields).__qualname__}",
+            hint='also for one field: personal=("email",)',
+        )
+    return tuple(fields)
 
 
 def _check_subject(

@@ -21,16 +21,17 @@ Everything is done in bounded transactions; a run that was interrupted is simply
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from eventstore.errors import CompactionError
-from eventstore.model.names import check_category, check_type
+from eventstore.model.callables import check_kind
+from eventstore.model.names import check_category, check_names, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
 
     from eventstore.model.event import StoredEvent
     from eventstore.upkeep.compaction import Refusal, StreamFold
@@ -59,8 +60,8 @@ class RetentionRule:
 
     def __post_init__(self) -> None:
         check_category(self.category)
-        for name in self.closing:
-            check_type(name)
+        closing = check_names("the closing types of a retention rule", self.closing, check_type)
+        object.__setattr__(self, "closing", closing)
         for age in (self.compact_closed_after, self.drop_archived_after):
             check_age(age)
         if bool(self.closing) != (self.compact_closed_after is not None):
@@ -74,9 +75,13 @@ def check_age(age: timedelta | None) -> timedelta | None:
     """Returns a valid age.
 
     Raises:
+        WrongKindError: It is not a timedelta.
         CompactionError: It is negative.
     """
-    if age is not None and age.total_seconds() < 0:
+    if age is None:
+        return None
+    check_kind("an age", age, timedelta, "such as timedelta(days=30)")
+    if age.total_seconds() < 0:
         raise CompactionError("an age must not be negative", detail=f"{age}")
     return age
 

@@ -203,12 +203,15 @@ def test_what_is_not_sealed_is_not_dropped(streams: Streams, keeper: PostgresRet
         connection.execute("SELECT eventstore.drop_archived('default', %s, 8)", (STREAM,))
 
 
-def test_what_is_not_old_enough_is_not_dropped(streams: Streams, keeper: PostgresRetention) -> None:
+@pytest.mark.parametrize("age", [DAY, timedelta.max])
+def test_what_is_not_old_enough_is_not_dropped(
+    streams: Streams, keeper: PostgresRetention, age: timedelta
+) -> None:
     streams.append(*map(Added, range(4)))
     streams.compact(4)
     sealed(streams)
 
-    report = apply(keeper, replace(DROP, drop_archived_after=DAY), drop_archived=True)
+    report = apply(keeper, replace(DROP, drop_archived_after=age), drop_archived=True)
 
     assert RetentionReport() == report
 
