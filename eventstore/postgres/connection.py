@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
-from psycopg.types.string import ByteaBinaryLoader, ByteaLoader
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from eventstore.errors import BatchRefusedError
 from eventstore.postgres import login
+from eventstore.postgres.loaders import loads_as_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from psycopg import AsyncCursor, Cursor
-    from psycopg.abc import AdaptContext
 
 ConnectionT = TypeVar("ConnectionT", bound="psycopg.BaseConnection[Any]")
 CursorT = TypeVar("CursorT", "psycopg.Cursor[Any]", "psycopg.AsyncCursor[Any]")
@@ -55,7 +54,8 @@ def options(dsn: str, name: str = APPLICATION_NAME) -> dict[str, Any]:
     """Returns the options of a connection, except those that the DSN sets itself.
 
     They detect within half a minute that the server's machine has vanished. By default, Linux waits
-    two hours.
+    two hours. Text is UTF-8 whatever the DSN, the environment, the role and the database say,
+    because payloads are read as the bytes that the server sends.
 
     Args:
         dsn: The database.
@@ -63,7 +63,7 @@ def options(dsn: str, name: str = APPLICATION_NAME) -> dict[str, Any]:
     """
     said = conninfo_to_dict(dsn)
     kept = {option: value for option, value in _LIVENESS.items() if option not in said}
-    return {"autocommit": True, "application_name": name, **kept}
+    return {"autocommit": True, "application_name": name, **kept, "client_encoding": "utf8"}
 
 
 class StoreConnection(psycopg.Connection[Any]):
@@ -153,6 +153,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         else:
             connection.execute(f"{_SESSION}; {NOTICED}")
+        loads_as_stored(connection)
         connection.writer = connection.cursor(binary=True)
 
     return _Pool(
@@ -175,6 +176,7 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         else:
             await connection.execute(f"{_SESSION}; {NOTICED}")
+        loads_as_stored(connection)
         connection.writer = connection.cursor(binary=True)
 
     async def check(connection: AsyncStoreConnection) -> None:
@@ -214,25 +216,11 @@ def pooled(connection: psycopg.BaseConnection[Any], backend_pid: int) -> bool:
 
 
 def _prepare(connection: StoreConnection | AsyncStoreConnection, found: Any) -> None:
-    payloads_as_bytes(connection)
     connection.process = os.getpid()
     connection.pooled = pooled(connection, found[0])
     if connection.pooled:
         # a prepared statement exists in one server session only
         connection.prepare_threshold = None
-
-
-def payloads_as_bytes(context: AdaptContext) -> None:
-    """Loads json columns as the stored bytes."""
-    context.adapters.register_loader("json", ByteaBinaryLoader)
-    context.adapters.register_loader("json", _JsonText)
-
-
-class _JsonText(ByteaLoader):
-    """Loads json in text format, which is the text itself, not hexadecimal as for bytea."""
-
-    def load(self, data: Any) -> bytes:
-        return bytes(data)
 
 
 def own_cursor(kind: type[CursorT], connection: Any) -> CursorT:
@@ -246,7 +234,7 @@ def own_cursor(kind: type[CursorT], connection: Any) -> CursorT:
     """
     cursor = kind(connection, row_factory=tuple_row)
     cursor.format = psycopg.pq.Format.BINARY
-    payloads_as_bytes(cursor)
+    loads_as_stored(cursor)
     return cursor
 
 
@@ -270,7 +258,8 @@ def joined(kind: type[ConnectionT], handle: Any) -> ConnectionT:
             `psycopg.AsyncConnection`, one of their asyncio classes.
 
     Raises:
-        BatchRefusedError: The handle is none of these, or it is in autocommit mode.
+        BatchRefusedError: The handle is none of these, or it is in autocommit mode, or its
+            encoding is not UTF-8.
     """
     if issubclass(kind, psycopg.AsyncConnection):
         handle = getattr(handle, "sync_session", getattr(handle, "sync_connection", handle))
@@ -278,6 +267,7 @@ def joined(kind: type[ConnectionT], handle: Any) -> ConnectionT:
     if not isinstance(found, kind):
         raise _not_joinable(handle)
     _check_transaction(found)
+    _check_encoding(found)
     return found
 
 
@@ -309,4 +299,15 @@ def _check_transaction(connection: psycopg.BaseConnection[Any]) -> None:
             "the connection has no open transaction to join",
             detail="it is in autocommit mode",
             hint="use `with connection.transaction():`, or omit connection",
+        )
+
+
+def _check_encoding(connection: psycopg.BaseConnection[Any]) -> None:
+    # payloads are read as the bytes that the server sends
+    encoding = connection.info.parameter_status("client_encoding")
+    if encoding != "UTF8":
+        raise BatchRefusedError(
+            "the connection's client_encoding must be UTF8",
+            detail=f"it is {encoding}",
+            hint="connect with client_encoding=utf8, or omit connection",
         )

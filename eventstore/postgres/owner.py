@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from eventstore.postgres.connection import options, payloads_as_bytes
+from eventstore.postgres.connection import options
 from eventstore.postgres.errors import translated
+from eventstore.postgres.loaders import loads_as_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,12 +30,14 @@ def connected(dsn: str) -> Iterator[Connection[Any]]:
             help.
     """
     try:
-        with psycopg.connect(dsn, client_encoding="utf8", **options(dsn)) as connection:
+        with psycopg.connect(dsn, **options(dsn)) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            # of statements outside of transactions, which a database may set otherwise
+            connection.execute("SET default_transaction_isolation TO 'read committed'")
             # an error instead of a silently shorter log if a policy would hide rows
             connection.execute("SET row_security = off")
             connection.execute("SET timezone = 'UTC'")
-            payloads_as_bytes(connection)
+            loads_as_stored(connection)
             yield connection
     except psycopg.Error as error:
         raise translated(error) from error

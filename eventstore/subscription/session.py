@@ -17,7 +17,8 @@ import psycopg
 from eventstore.errors import LoginRefusedError
 from eventstore.model.callables import check_result
 from eventstore.postgres import login
-from eventstore.postgres.connection import APPLICATION_NAME, lent, options, payloads_as_bytes
+from eventstore.postgres.connection import APPLICATION_NAME, lent, options
+from eventstore.postgres.loaders import loads_as_stored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -69,7 +70,7 @@ class RunnerSession(ABC):
 
     @abstractmethod
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns its rows, with json columns as the stored bytes."""
+        """Executes a statement; returns its rows: json columns as bytes, instants in UTC."""
 
     @abstractmethod
     async def change(self, asked: str, parameters: Any = None) -> int:
@@ -125,7 +126,7 @@ class BlockingSession(RunnerSession):
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         """See `RunnerSession.events`."""
         cursor = self.connection.cursor(binary=True)
-        payloads_as_bytes(cursor)
+        loads_as_stored(cursor)
         return cursor.execute(asked.encode(), parameters).fetchall()
 
     async def change(self, asked: str, parameters: Any = None) -> int:
@@ -171,7 +172,7 @@ class AsyncSession(RunnerSession):
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         """See `RunnerSession.events`."""
         cursor = self.connection.cursor(binary=True)
-        payloads_as_bytes(cursor)
+        loads_as_stored(cursor)
         return await (await cursor.execute(asked.encode(), parameters)).fetchall()
 
     async def change(self, asked: str, parameters: Any = None) -> int:
