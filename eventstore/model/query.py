@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from eventstore.errors import BatchRefusedError
+from eventstore.errors import BatchRefusedError, WrongKindError
 from eventstore.model.callables import check_kind
 from eventstore.model.names import check_category, check_names, check_tag, check_type
 
@@ -62,9 +62,12 @@ class Query:
 
     def __post_init__(self) -> None:
         hint = 'such as tagged("customer:c1"), or Query((QueryItem(tags=frozenset({"c:1"})),))'
-        if not isinstance(self.items, Iterable):
-            check_kind("the items of a query", self.items, tuple, hint)
-        object.__setattr__(self, "items", tuple(self.items))
+        given: object = self.items
+        if not isinstance(given, Iterable):
+            raise WrongKindError(
+                "the items of a query must be a tuple", detail=type(given).__qualname__, hint=hint
+            )
+        object.__setattr__(self, "items", tuple(given))
         for item in self.items:
             check_kind("an item of a query", item, QueryItem, hint)
         if len(self.items) > ITEMS_MAX:

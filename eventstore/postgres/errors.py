@@ -76,13 +76,7 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
             hint="headwater db grant ROLE [--tenant TENANT]",
         )
     if isinstance(error, _CONTENT):
-        return EventRefusedError(
-            "Postgres rejects a value",
-            detail=type(error).__name__,
-            hint=(
-                "payload and metadata must be JSON without NUL, nested less than a thousand levels"
-            ),
-        )
+        return _refused_content(error)
     return _unavailable(error, writing=writing)
 
 
@@ -96,6 +90,20 @@ def _refused_here(error: psycopg.Error) -> PrimaryNeededError:
         "the server or the session is read-only",
         detail="a standby, or default_transaction_read_only",
         hint="connect to the primary; target_session_attrs=read-write in the DSN selects it",
+    )
+
+
+def _refused_content(error: psycopg.Error) -> EventRefusedError:
+    if isinstance(error, postgres.UntranslatableCharacter):
+        return EventRefusedError(
+            "Postgres cannot store a character",
+            detail="NUL, or a character that the database's encoding does not have",
+            hint="leave out NUL, and create the database with ENCODING 'UTF8'",
+        )
+    return EventRefusedError(
+        "Postgres rejects a value",
+        detail=type(error).__name__,
+        hint="payload and metadata must be JSON without NUL, nested less than a thousand levels",
     )
 
 
@@ -119,8 +127,34 @@ def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
             detail=type(error).__name__,
             hint="repeat the call with the same idempotency key; it returns the first result",
         )
+    message, hint = _explained(error)
     return StoreUnavailableError(
+        message, detail=f"{type(error).__name__} {error.sqlstate or ''}".strip(), hint=hint
+    )
+
+
+def _explained(error: psycopg.Error) -> tuple[str, str]:
+    """Returns message and hint for an error that says that the database did not do it now."""
+    if isinstance(error, PoolClosed):
+        return "the store is closed", "close it after its last use, or create another store"
+    if isinstance(error, PoolTimeout | TooManyRequests):
+        return (
+            "no connection became free in time",
+            "use fewer threads or tasks at once, or a larger connections_max",
+        )
+    if isinstance(error, postgres.QueryCanceled):
+        return (
+            "the statement was cancelled",
+            "by statement_timeout of the role or database, or by an administrator",
+        )
+    if isinstance(error, postgres.InFailedSqlTransaction):
+        return (
+            "the transaction has failed already",
+            "an earlier statement of it failed: roll it back, and run all of it again",
+        )
+    if not isinstance(error, psycopg.OperationalError):
+        return "the database refused a statement", "see the server's log"
+    return (
         "the database is unavailable",
-        detail=f"{type(error).__name__} {error.sqlstate or ''}".strip(),
-        hint=("see the server's log; if the pool is full, use fewer threads or more connections"),
+        "see the server's log, and whether the connection was closed",
     )
