@@ -22,7 +22,14 @@ from eventstore.errors import (
     WrongExpectedVersionError,
 )
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, Boundary, LogPart, Repeated, StreamPart
-from eventstore.model.event import SNAPSHOT_TYPE, Appended, AppendRequest, NewEvent, StoredEvent
+from eventstore.model.event import (
+    SNAPSHOT_TYPE,
+    Appended,
+    AppendRequest,
+    NewEvent,
+    StoredEvent,
+    in_utc,
+)
 from eventstore.model.expected_version import accepts
 from eventstore.model.query import Condition, Query
 from eventstore.model.token import Token
@@ -291,7 +298,7 @@ class MemoryEventLog:
                 None,
                 None,
                 None,
-                snapshot_event.occurred_at,
+                in_utc(snapshot_event.occurred_at),
                 self._clock(),
             )
             self._folded[tenant, stream] = folded
@@ -441,7 +448,7 @@ def _stored(
         request.correlation_id,
         request.causation_id,
         request.actor,
-        event.occurred_at,
+        in_utc(event.occurred_at),
         recorded_at,
     )
 

@@ -11,8 +11,10 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from eventstore.errors import BatchRefusedError, EventRefusedError, NameRefusedError
+from eventstore.model.callables import check_kind
 from eventstore.model.expected_version import ANY, check_expected_version
 from eventstore.model.names import (
     DEFAULT_TENANT,
@@ -25,11 +27,9 @@ from eventstore.model.names import (
     check_tenant,
     check_type,
 )
+from eventstore.model.query import Condition
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from eventstore.model.query import Condition
     from eventstore.model.token import Token
 
 EVENTS_MAX: Final = 10_000
@@ -133,7 +133,9 @@ class NewEvent:
             _known_types.add(check_type(self.type))
         if self.occurred_at.tzinfo is not UTC:
             _check_time(self.type, self.occurred_at)
-        if not 1 <= self.schema_version < 2**15:
+        if self.event_id.__class__ is not UUID:
+            check_kind(f"the id of event {self.type}", self.event_id, UUID, "such as uuid4()")
+        if type(self.schema_version) is not int or not 1 <= self.schema_version < 2**15:
             raise EventRefusedError(
                 f"event {self.type} has no such schema version",
                 detail=f"{self.schema_version!r:.80}",
@@ -250,16 +252,38 @@ class IntegrationEvent:
         check_type(self.type)
         check_stream(self.stream)
         topic = self.topic or category_of(self.stream)
-        if not _TOPIC.fullmatch(topic):
+        if type(topic) is not str or not _TOPIC.fullmatch(topic):
             raise NameRefusedError(
                 "a topic name has at most 128 letters, digits, '_' and '-'",
                 detail=f"{topic!r:.160}",
                 hint="the name becomes part of a Kafka topic's name",
             )
+        check_kind(f"the id of message {self.type}", self.message_id, UUID, "such as uuid4()")
+        check_kind(f"the payload of message {self.type}", self.payload, bytes, "JSON as bytes")
+        if type(self.version) is not int or not 0 <= self.version < 2**31:
+            raise EventRefusedError(
+                f"message {self.type} has no such version",
+                detail=f"{self.version!r:.80}",
+                hint="versions are numbers from 0",
+            )
+        self._check_payload()
+
+    def _check_payload(self) -> None:
         if not 1 <= len(self.payload) <= EVENT_BYTES_MAX:
             raise EventRefusedError(
                 f"message {self.type} has 1 to {EVENT_BYTES_MAX:,} bytes",
                 detail=f"{len(self.payload):,} bytes",
+            )
+        try:
+            text = self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise EventRefusedError(
+                f"the payload of message {self.type} is not UTF-8", detail=f"byte {error.start}"
+            ) from None
+        if "\0" in text:
+            raise EventRefusedError(
+                f"the payload of message {self.type} has a NUL character",
+                detail=f"character {text.index(chr(0))}",
             )
 
 
@@ -294,8 +318,26 @@ class AppendRequest:
             label = getattr(self, what)
             if label is not None:
                 check_label(what, label)
+        if self.condition is not None:
+            hint = "Condition(query, after), which read_boundary returns"
+            check_kind("the condition of an append", self.condition, Condition, hint)
+        if self.outbox:
+            self._check_outbox()
         self._check_streams()
         self._check_sizes()
+
+    def _check_outbox(self) -> None:
+        for message in self.outbox:
+            check_kind(
+                "a message of the outbox", message, IntegrationEvent, "IntegrationEvent(...)"
+            )
+        count = len(self.outbox) - len({message.message_id for message in self.outbox})
+        if count:
+            raise BatchRefusedError(
+                "an append has two messages with one id",
+                detail=f"{count} duplicates",
+                hint="give each message its own id; receivers skip the second one",
+            )
 
     def _check_streams(self) -> None:
         if len(self.appends) == 1:
@@ -352,6 +394,11 @@ class Appended:
     def version(self) -> int:
         """Version of the only, or first, stream."""
         return self.versions[0]
+
+
+def in_utc(instant: datetime) -> datetime:
+    """Returns an instant in UTC, as logs store it."""
+    return instant if instant.tzinfo is UTC else instant.astimezone(UTC)
 
 
 def digest_of(request: AppendRequest) -> bytes:

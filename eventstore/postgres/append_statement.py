@@ -12,7 +12,7 @@ from eventstore.errors import (
     IdempotencyConflictError,
     WrongExpectedVersionError,
 )
-from eventstore.model.event import Appended, StoredEvent
+from eventstore.model.event import Appended, StoredEvent, in_utc
 from eventstore.model.expected_version import NO_STREAM
 from eventstore.model.token import Token
 from eventstore.postgres.statement import IN_VIEW, Statement, out_of_view, query_items
@@ -190,7 +190,7 @@ def _columns(events: Sequence[NewEvent]) -> tuple[str, str, str, str, str, str]:
         "{" + ",".join([event.event_id.hex for event in events]) + "}",
         _array([event.data.decode() for event in events]),
         _array([None if e.metadata is None else e.metadata.decode() for e in events]),
-        "{" + ",".join([event.occurred_at.isoformat() for event in events]) + "}",
+        "{" + ",".join([in_utc(event.occurred_at).isoformat() for event in events]) + "}",
     )
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,8 +14,9 @@ from eventstore.errors import (
     EventRefusedError,
     EventStoreError,
     NameRefusedError,
+    WrongKindError,
 )
-from eventstore.model.event import SNAPSHOT_TYPE, Idempotency, StreamAppend
+from eventstore.model.event import SNAPSHOT_TYPE, Idempotency, IntegrationEvent, StreamAppend
 from eventstore.model.query import EVERYTHING, Query, QueryItem, tagged
 from eventstore.testing.sample import (
     an_event,
@@ -62,6 +64,11 @@ def _across_streams(event: NewEvent) -> AppendRequest:
         StreamAppend("order-2", (event,)),
         idempotency=Idempotency("k1", bytes(32)),
     )
+
+
+def _message(**fields: Any) -> IntegrationEvent:
+    said = {"type": "order-placed", "payload": b"{}", "stream": "order-2", "message_id": uuid4()}
+    return IntegrationEvent(**{**said, **fields})
 
 
 def refused(
@@ -116,6 +123,58 @@ class RefusalContract:
     ) -> None:
         """It could be stored and never be read."""
         refused(log, lambda: _alone(an_event(occurred_at=occurred_at)), EventRefusedError)
+
+    def test_an_event_without_an_id_or_version_is_refused(self, log: EventLog) -> None:
+        """Postgres has no form for them: an append would report a missing function."""
+        for event_id in ("an id", None, 7):
+            refused(log, lambda given=event_id: _alone(an_event(event_id=given)), WrongKindError)  # type: ignore[misc]
+        for version in (True, "1", 1.0, None):
+            refused(
+                log,
+                lambda given=version: _in_a_batch(an_event(schema_version=given)),  # type: ignore[misc]
+                EventRefusedError,
+            )
+
+    def test_a_condition_of_another_kind_is_refused(self, log: EventLog) -> None:
+        """An empty dict would count as no condition."""
+        for condition in ({}, tagged("a:1"), "a:1"):
+            refused(
+                log,
+                lambda given=condition: append_to("order-2", condition=given),  # type: ignore[misc]
+                WrongKindError,
+            )
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"message_id": "an id"}, WrongKindError),
+            ({"message_id": None}, WrongKindError),
+            ({"payload": "{}"}, WrongKindError),
+            ({"payload": b'"\xff"'}, EventRefusedError),
+            ({"payload": b"\0"}, EventRefusedError),
+            ({"payload": b""}, EventRefusedError),
+            ({"version": "1"}, EventRefusedError),
+            ({"version": True}, EventRefusedError),
+            ({"version": 2**31}, EventRefusedError),
+            ({"topic": 7}, NameRefusedError),
+        ],
+    )
+    def test_a_message_that_cannot_be_sent_is_refused(
+        self, log: EventLog, fields: dict[str, Any], error: type[EventStoreError]
+    ) -> None:
+        refused(log, lambda: append_to("order-2", outbox=(_message(**fields),)), error)
+
+    def test_an_outbox_of_another_kind_is_refused(self, log: EventLog) -> None:
+        for outbox in ("x", (an_event(),), (b"{}",)):
+            refused(
+                log,
+                lambda given=outbox: append_to("order-2", outbox=given),  # type: ignore[misc]
+                WrongKindError,
+            )
+
+    def test_two_messages_of_one_id_in_one_append_are_refused(self, log: EventLog) -> None:
+        message = _message()
+        refused(log, lambda: append_to("order-2", outbox=(message, message)), BatchRefusedError)
 
     def test_two_events_of_one_id_in_one_append_are_refused(self, log: EventLog) -> None:
         event = an_event()

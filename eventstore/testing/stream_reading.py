@@ -3,7 +3,7 @@
 # ruff: noqa: D102, S101, PLR2004, SIM300  # tests, though they ship
 from __future__ import annotations
 
-from datetime import timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +36,14 @@ PARTS: tuple[tuple[StreamPart, list[int]], ...] = (
     (StreamPart(archived=True, backwards=True, limit=1), [5]),
 )
 """Parts of a stream of five events, and which of them they are."""
+
+ODD_OFFSETS = (
+    timedelta(hours=5, minutes=45),
+    timedelta(hours=-23, minutes=-59),
+    timedelta(hours=23, minutes=59),  # Postgres reads offsets up to 16 hours only
+    timedelta(minutes=53, seconds=28),
+    timedelta(microseconds=5),
+)
 
 
 class StreamReadingContract:
@@ -72,6 +80,18 @@ class StreamReadingContract:
         earlier = event.recorded_at - timedelta(microseconds=1)
 
         assert [] == stream_of(log, "order-1", StreamPart(as_of=earlier))
+
+    @pytest.mark.parametrize("batch", [1, 2], ids=["alone", "in a batch"])
+    def test_times_read_back_in_utc_whatever_offset_they_had(
+        self, log: EventLog, batch: int
+    ) -> None:
+        """The date of an event is the same in tests, in memory, as on a database."""
+        for number, offset in enumerate(ODD_OFFSETS):
+            occurred_at = datetime(2026, 1, 1, tzinfo=timezone(offset))
+            stream = f"order-{number}"
+            log.append(append_to(stream, *some_events(batch, occurred_at=occurred_at)))
+            expected = [occurred_at.astimezone(UTC).isoformat()] * batch
+            assert expected == [e.occurred_at.isoformat() for e in stream_of(log, stream)]
 
     def test_an_instant_is_one_instant_in_every_zone(self, log: EventLog) -> None:
         log.append(append_to("order-1"))
