@@ -15,7 +15,7 @@ from eventstore.model.unknown import UnknownPolicy
 from eventstore.planning.appending import Terms, wanted_of
 from eventstore.planning.async_running import AsyncPlanRunner, mapped
 from eventstore.planning.handling import ATTEMPTS_MAX, Handled
-from eventstore.planning.planner import Planner, codec_of, in_category
+from eventstore.planning.planner import Planner, checked_part, codec_of, in_category
 from eventstore.planning.waiting import waiting
 from eventstore.serialization.registry import EventTypes, declared
 
@@ -280,7 +280,7 @@ class AsyncEventStore:
         Args:
             part: Which events, and in which direction.
         """
-        return mapped(self._planner.recorded, self.log.read_log(self.tenant, part))
+        return mapped(self._planner.recorded, self.log.read_log(self.tenant, checked_part(part)))
 
     def read(self, query: Query, part: LogPart = WHOLE_LOG) -> AsyncIterator[RecordedEvent]:
         """Reads the events that match a query, in global order.
@@ -289,7 +289,7 @@ class AsyncEventStore:
             query: Which events.
             part: Which of them, and in which direction; its own query is not used.
         """
-        return self.read_all(replace(part, query=query))
+        return self.read_all(replace(checked_part(part), query=query))
 
     async def read_boundary(
         self, query: Query, *, connection: Any = None

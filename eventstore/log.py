@@ -19,6 +19,7 @@ Threads: all methods may be called from several threads at once; an iterator bel
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from eventstore.errors import BatchRefusedError
@@ -27,7 +28,6 @@ from eventstore.model.query import EVERYTHING, POSITION_MAX, Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from datetime import datetime
 
     from eventstore.model.event import Appended, AppendRequest, StoredEvent
 
@@ -87,6 +87,8 @@ class StreamPart:
 
     def __post_init__(self) -> None:
         _check_bounds(self.after, self.through, self.limit)
+        if self.as_of is not None:
+            check_kind("as_of", self.as_of, datetime, "datetime.now(UTC)")
         if self.as_of is not None and self.as_of.utcoffset() is None:
             raise BatchRefusedError(
                 "an instant needs a UTC offset", detail="as_of", hint="datetime.now(UTC)"

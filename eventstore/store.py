@@ -15,7 +15,7 @@ from eventstore.model.query import Condition, Query
 from eventstore.model.unknown import UnknownPolicy
 from eventstore.planning.appending import Terms, wanted_of
 from eventstore.planning.handling import ATTEMPTS_MAX, Handled
-from eventstore.planning.planner import Planner, codec_of, in_category
+from eventstore.planning.planner import Planner, checked_part, codec_of, in_category
 from eventstore.planning.running import PlanRunner, mapped
 from eventstore.planning.waiting import waiting
 from eventstore.serialization.registry import EventTypes, declared
@@ -278,7 +278,7 @@ class EventStore:
         Args:
             part: Which events, and in which direction.
         """
-        return mapped(self._planner.recorded, self.log.read_log(self.tenant, part))
+        return mapped(self._planner.recorded, self.log.read_log(self.tenant, checked_part(part)))
 
     def read(self, query: Query, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
         """Reads the events that match a query, in global order.
@@ -287,7 +287,7 @@ class EventStore:
             query: Which events.
             part: Which of them, and in which direction; its own query is not used.
         """
-        return self.read_all(replace(part, query=query))
+        return self.read_all(replace(checked_part(part), query=query))
 
     def read_boundary(
         self, query: Query, *, connection: Any = None

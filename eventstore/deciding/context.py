@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.errors import BatchRefusedError
+from eventstore.errors import BatchRefusedError, WrongKindError
+from eventstore.model.callables import check_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
     from uuid import UUID
 
     from eventstore.model.event import StoredEvent
@@ -70,6 +71,21 @@ class Occurrence:
 
     def __post_init__(self) -> None:
         check_instant("occurred_at", self.occurred_at)
+        if self.tags.__class__ is not tuple:
+            object.__setattr__(self, "tags", _tags(self.tags))
+
+
+def _tags(tags: Any) -> tuple[Any, ...]:
+    """Returns tags that can be encoded several times; a generator's would be gone after once."""
+    if tags is None:
+        return ()
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise WrongKindError(
+            "the tags of an occurrence must be a collection of tags",
+            detail=f"an object of {type(tags).__qualname__}",
+            hint='also for one tag: tags=("customer:c1",)',
+        )
+    return tuple(tags)
 
 
 def occurrences(events: Any) -> list[Occurrence]:
@@ -95,8 +111,11 @@ def check_instant(what: str, instant: datetime | None) -> datetime | None:
     """Returns an instant that has an offset, or None.
 
     Raises:
+        WrongKindError: It is no datetime, such as a text or a date.
         BatchRefusedError: It has no offset, so it is no instant.
     """
+    if instant is not None:
+        check_kind(what, instant, datetime, "datetime.now(UTC)")
     if instant is not None and instant.utcoffset() is None:
         raise BatchRefusedError(
             "an instant needs a UTC offset", detail=what, hint="datetime.now(UTC)"

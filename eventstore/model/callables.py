@@ -144,7 +144,7 @@ def check_kind(what: str, given: object, kind: type, hint: str) -> None:
     """
     if not isinstance(given, kind):
         shown = f"class {given.__qualname__}" if isinstance(given, type) else _kind(given)
-        raise WrongKindError(f"{what} must be a {kind.__qualname__}", detail=shown, hint=hint)
+        raise WrongKindError(f"{what} must be of type {kind.__qualname__}", detail=shown, hint=hint)
 
 
 def check_log(log: Any, *, asynchronous: bool) -> None:

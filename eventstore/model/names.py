@@ -158,26 +158,30 @@ def check_names(what: str, names: Iterable[str], check: Callable[[str], str]) ->
     return frozenset([check(name) for name in names])
 
 
+def _one(what: str) -> str:
+    return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
+
+
 def _check_text(what: str, name: str, bytes_max: int) -> str:
     if type(name) is not str:
-        raise NameRefusedError(f"a {what} must be a str", detail=type(name).__name__)
+        raise NameRefusedError(f"{_one(what)} must be a str", detail=type(name).__name__)
     if not name or name != name.strip():
         raise NameRefusedError(
-            f"a {what} must not be empty or have surrounding spaces", detail=f"{name!r:.100}"
+            f"{_one(what)} must not be empty or have surrounding spaces", detail=f"{name!r:.100}"
         )
     if name.startswith(SYSTEM_PREFIX):
         raise NameRefusedError(
-            f"a {what} that starts with $ is reserved for the store", detail=f"{name!r:.100}"
+            f"{_one(what)} that starts with $ is reserved for the store", detail=f"{name!r:.100}"
         )
     if not name.isascii():
         _check_unicode(what, name)
     elif not name.isprintable():
         raise NameRefusedError(
-            f"a {what} must not contain control characters", detail=f"{name!r:.100}"
+            f"{_one(what)} must not contain control characters", detail=f"{name!r:.100}"
         )
     if len(name.encode()) > bytes_max:
         raise NameRefusedError(
-            f"a {what} has at most {bytes_max} bytes", detail=f"{len(name.encode())} bytes"
+            f"{_one(what)} has at most {bytes_max} bytes", detail=f"{len(name.encode())} bytes"
         )
     return name
 
@@ -187,18 +191,18 @@ def _check_unicode(what: str, name: str) -> None:
     scripts = {unicodedata.name(c, "").partition(" ")[0] for c in own if c.isalpha()}
     if len(scripts & _ALIKE) > 1:
         raise NameRefusedError(
-            f"a {what} must not mix letters of similar scripts",
+            f"{_one(what)} must not mix letters of similar scripts",
             detail=f"{name!a:.100} has {', '.join(sorted(scripts & _ALIKE)).lower()} letters",
         )
     strange = next((c for c in name if unicodedata.category(c) in _INVISIBLE), None)
     if strange is not None:
         raise NameRefusedError(
-            f"a {what} must contain only visible characters",
+            f"{_one(what)} must contain only visible characters",
             detail=f"U+{ord(strange):04X} in {name!r:.100}",
         )
     if unicodedata.normalize("NFC", name) != name:
         raise NameRefusedError(
-            f"a {what} must be in Unicode's composed form (NFC)",
+            f"{_one(what)} must be in Unicode's composed form (NFC)",
             detail=f"{name!a:.100}",
             hint="unicodedata.normalize('NFC', name)",
         )

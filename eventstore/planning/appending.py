@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.deciding.context import NO_CONTEXT, occurrences
+from eventstore.deciding.context import NO_CONTEXT, Context, occurrences
 from eventstore.errors import (
     BatchRefusedError,
     ContentionError,
     IdempotencyConflictError,
     WrongExpectedVersionError,
+    WrongKindError,
 )
+from eventstore.model.callables import check_kind
 from eventstore.model.event import (
     AppendRequest,
     Idempotency,
@@ -29,7 +31,7 @@ from eventstore.serialization.registry import EventData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.deciding.context import Context, Occurrence
+    from eventstore.deciding.context import Occurrence
     from eventstore.model.event import Appended, NewEvent
     from eventstore.model.query import Condition
     from eventstore.planning.operation import Access, Plan
@@ -51,12 +53,29 @@ class Terms:
         condition: Refuses it if the decision is out of date.
         outbox: Sent with it.
         context: Stored beside the events.
+
+    Raises:
+        WrongKindError: The outbox is no collection, or the context is of another kind.
     """
 
     idempotency_key: str | None = None
     condition: Condition | None = None
     outbox: Sequence[IntegrationEvent] = ()
     context: Context = NO_CONTEXT
+
+    def __post_init__(self) -> None:
+        check_kind("the context", self.context, Context, "such as Context(actor=...)")
+        given: object = self.outbox
+        if given.__class__ is tuple:
+            return
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise WrongKindError(
+                "the outbox of an append must be a collection of messages",
+                detail=f"an object of {type(given).__qualname__}",
+                hint="also for one message: outbox=[message]",
+            )
+        # an append is repeated, and a generator's messages would be gone after the first attempt
+        object.__setattr__(self, "outbox", tuple(given))
 
 
 def wanted_of(appends: Any) -> Wanted:

@@ -7,13 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from eventstore.deciding.context import NO_CONTEXT, check_instant
+from eventstore.deciding.context import NO_CONTEXT, Context
 from eventstore.deciding.decider import Decider, decider_of
 from eventstore.deciding.fold_identity import fold_name, same_fold
 from eventstore.errors import UndeclaredError
-from eventstore.model.callables import check_function, check_instance
+from eventstore.log import LogPart, StreamPart
+from eventstore.model.callables import check_function, check_instance, check_kind
 from eventstore.model.expected_version import ANY
-from eventstore.model.names import check_stream, check_tenant
+from eventstore.model.names import check_category, check_stream, check_tenant
+from eventstore.model.query import Query
 from eventstore.planning.appending import appending
 from eventstore.planning.handling import ATTEMPTS_MAX, Instruction, handling, key_of
 from eventstore.planning.loading import State, loading
@@ -26,10 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from eventstore.deciding.context import Context
-    from eventstore.log import LogPart, StreamPart
     from eventstore.model.event import Appended
-    from eventstore.model.query import Query
     from eventstore.planning.appending import Terms, Wanted
     from eventstore.planning.handling import Handled
     from eventstore.planning.operation import Plan
@@ -57,8 +56,24 @@ def codec_of(types: EventTypes, keyring: KeyRing | None) -> Codec:
 
 
 def in_category(category: str, part: LogPart) -> LogPart:
-    """Returns the same part of the log, of one category's streams only."""
-    return replace(part, query=replace(part.query, category=category))
+    """Returns the same part of the log, of one category's streams only.
+
+    Raises:
+        NameRefusedError: There is no such category.
+        WrongKindError: The part is of another kind.
+    """
+    query = replace(checked_part(part).query, category=check_category(category))
+    return replace(part, query=query)
+
+
+def checked_part(part: LogPart) -> LogPart:
+    """Returns a part of the log.
+
+    Raises:
+        WrongKindError: It is of another kind, such as a part of a stream.
+    """
+    check_kind("the part of the log", part, LogPart, "such as LogPart(limit=10)")
+    return part
 
 
 class Planner:
@@ -108,6 +123,9 @@ class Planner:
         boundary: Query | None = None,
     ) -> Plan[Handled]:
         """Plans a command."""
+        check_kind("the context", context, Context, "such as Context(actor=...)")
+        if boundary is not None:
+            check_kind("the boundary", boundary, Query, 'such as tagged("email:...")')
         access = self._access(connection)
         instruction = Instruction(
             command,
@@ -179,9 +197,9 @@ class Planner:
 
         Raises:
             NameRefusedError: The stream cannot have this name.
-            BatchRefusedError: The instant has no offset.
+            WrongKindError: The part is of another kind, such as a part of the log.
         """
-        check_instant("as_of", part.as_of)
+        check_kind("the part of a stream", part, StreamPart, "such as StreamPart(limit=10)")
         return self.tenant, check_stream(stream), part
 
     def _check_fold(self, own: AnyDecider, other: AnyDecider) -> None:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import WaitTimeoutError
+from eventstore.model.token import check_wait
 from eventstore.planning.operation import Call, Pause
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ def waiting(token: Token, timeout_s: float) -> Plan[None]:
         timeout_s: Longest wait, seconds.
 
     Raises:
+        WrongKindError: The token is none.
+        BatchRefusedError: The timeout is no number of seconds.
         WaitTimeoutError: A transaction that began before it is still open.
     """
+    check_wait(token, timeout_s)
     deadline = time.monotonic() + timeout_s
     pause_s = _PAUSE_FIRST_S
     while True:

@@ -8,6 +8,7 @@ personal fields (`eventstore.privacy.sealing`).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -23,7 +24,7 @@ from eventstore.errors import (
 from eventstore.model.callables import check_result
 from eventstore.model.event import NewEvent, StoredEvent
 from eventstore.model.event_id import new_event_id
-from eventstore.model.names import check_label
+from eventstore.model.names import check_label, check_tag
 from eventstore.privacy.personal import Redacted
 from eventstore.privacy.personal_tags import PersonalTag, check_tags, hashed
 from eventstore.privacy.sealing import EventAddress, confirmation_of, open_field, seal_field
@@ -40,7 +41,7 @@ from eventstore.serialization.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from eventstore.privacy.keyring import KeyRing
 
@@ -208,6 +209,12 @@ class Codec:
     ) -> tuple[str, ...]:
         own = declared.tags(event) if declared.tags is not None else ()
         check_result(f"tags of event {declared.name}", own)
+        if not isinstance(own, Iterable):
+            raise EventRefusedError(
+                f"the tags of event {declared.name} are no list",
+                detail=f"its tags function returned an object of {type(own).__qualname__}",
+                hint="return an empty list for no tags",
+            )
         groups = [group if isinstance(group, str) else list(group) for group in (own, given)]
         if declared.personal:
             check_tags(declared, event, *groups)
@@ -377,7 +384,9 @@ def _distinct(type_: str, *groups: Iterable[str]) -> tuple[str, ...]:
                 f"the tags of event {type_} are a str, not a list",
                 hint="use a list",
             )
-    return tuple(dict.fromkeys(tag for group in groups for tag in group))
+    tags = [tag for group in groups for tag in group]
+    # others are refused here, because they may not be hashable
+    return tuple(dict.fromkeys([tag if type(tag) is str else check_tag(tag) for tag in tags]))
 
 
 def _unreadable(stored: StoredEvent, error: Exception) -> UpcastError:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import SubscriptionError, WaitTimeoutError
+from eventstore.model.token import check_wait
 from eventstore.subscription.refusal import refused
 
 if TYPE_CHECKING:
@@ -33,11 +34,16 @@ class Reaching:
         token: The position to reach.
         timeout_s: Longest wait, in seconds.
 
+    Raises:
+        WrongKindError: The token is none.
+        BatchRefusedError: The timeout is no number of seconds.
+
     Attributes:
         asked: Parameters of `REACHED`.
     """
 
     def __init__(self, tenant: str, name: str, token: Token, timeout_s: float) -> None:
+        check_wait(token, timeout_s)
         self.asked = {"tenant": tenant, "name": name, "wanted": token.global_position}
         self._tenant = tenant
         self._name = name

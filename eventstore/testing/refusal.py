@@ -137,7 +137,8 @@ class RefusalContract:
 
     def test_a_condition_of_another_kind_is_refused(self, log: EventLog) -> None:
         """An empty dict would count as no condition."""
-        for condition in ({}, tagged("a:1"), "a:1"):
+        conditions: tuple[Any, ...] = ({}, tagged("a:1"), "a:1")
+        for condition in conditions:
             refused(
                 log,
                 lambda given=condition: append_to("order-2", condition=given),  # type: ignore[misc]
