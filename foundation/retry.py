@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -36,9 +37,20 @@ class RetrySchedule:
     refused: ClassVar[type[PlatformError]]
 
     def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.wait_initial_s < 0 or not 0 <= self.jitter <= 1:
+        waits = (self.wait_initial_s, self.wait_max_s, self.factor)
+        if not (
+            all(map(at_least_zero, (self.attempts_max, *waits, self.jitter)))
+            and self.attempts_max >= 1
+            and self.jitter <= 1
+        ):
             raise self.refused(
                 "a retry policy needs at least 1 attempt, no negative wait and a jitter from 0 to 1"
+            )
+        if not error_classes(self.permanent):
+            raise self.refused(
+                "the permanent errors of a retry policy must be a tuple of error classes",
+                detail=f"an object of {type(self.permanent).__qualname__}",
+                hint="such as permanent=(ValueError,)",
             )
 
     def wait_s(self, attempts: int) -> float | None:
@@ -53,3 +65,16 @@ class RetrySchedule:
         for _ in range(attempts - 1):
             wait = min(wait * self.factor, self.wait_max_s)
         return min(wait, self.wait_max_s) * (1 - self.jitter * self._random.random())
+
+
+def at_least_zero(number: object) -> bool:
+    """Returns whether something is a number that is not negative; NaN is none."""
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return not math.isnan(number) and number >= 0
+
+
+def error_classes(given: object) -> bool:
+    """Returns whether `isinstance` takes something as classes of errors: a class, or a tuple."""
+    classes = given if isinstance(given, tuple) else (given,)
+    return all(isinstance(each, type) and issubclass(each, BaseException) for each in classes)

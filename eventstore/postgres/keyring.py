@@ -15,7 +15,7 @@ from eventstore.forking import renew_after_fork
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
 from eventstore.postgres.sessions import Sessions
-from eventstore.privacy.keyring import CACHE_S_MAX, SubjectKey, refuse_unknown
+from eventstore.privacy.keyring import CACHE_S_MAX, SubjectKey, check_subject, refuse_unknown
 from eventstore.privacy.master_key import KEY_BYTES
 from eventstore.privacy.sealing import unambiguous
 
@@ -145,6 +145,7 @@ class PostgresKeyRing:
             return cached.key
         # read before the query: a concurrent shred in this process makes the query's result stale
         changes, asked_at = self._changes, self._clock()
+        check_subject(subject)
         with self._session(tenant) as connection:
             row = connection.execute(_SELECT, (tenant, subject)).fetchone()
             if row is None and create:
@@ -163,6 +164,7 @@ class PostgresKeyRing:
 
     def shred(self, tenant: str, subject: str) -> bool:
         """See `KeyRing.shred`; also deletes saved states in the same database."""
+        check_subject(subject)
         try:
             with self._session(tenant) as connection:
                 return bool(_only(connection.execute(_SHRED, (tenant, subject)).fetchone()))
@@ -197,6 +199,7 @@ class PostgresKeyRing:
             SubjectKeyError: The subject was forgotten less than `CACHE_S_MAX` seconds ago. Another
                 process may still encrypt with the old key, and its values would be lost.
         """
+        check_subject(subject)
         try:
             with self._session(tenant) as connection:
                 values = CACHE_S_MAX, tenant, subject

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from eventstore.errors import SubjectKeyError
 from eventstore.forking import renew_after_fork
+from eventstore.model.callables import check_kind
 from eventstore.privacy.master_key import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class KeyRing(Protocol):
 
         Returns:
             Whether the key existed.
+
+        Raises:
+            WrongKindError: The subject is no str, such as a number.
         """
         ...
 
@@ -119,7 +123,7 @@ class MemoryKeyRing:
         generation: int = 1,  # noqa: ARG002  # nothing here is out of date
     ) -> SubjectKey | None:
         """See `KeyRing.key_of`."""
-        whose = tenant, subject
+        whose = tenant, check_subject(subject)
         with self._lock:
             if whose not in self._secrets:
                 if not create:
@@ -130,6 +134,7 @@ class MemoryKeyRing:
 
     def shred(self, tenant: str, subject: str) -> bool:
         """See `KeyRing.shred`."""
+        check_subject(subject)
         with self._lock:
             had = self._secrets.get((tenant, subject)) is not None
             self._secrets[tenant, subject] = None
@@ -137,7 +142,7 @@ class MemoryKeyRing:
 
     def readmit(self, tenant: str, subject: str) -> bool:
         """See `KeyRing.readmit`."""
-        whose = tenant, subject
+        whose = tenant, check_subject(subject)
         with self._lock:
             forgotten = whose in self._secrets and self._secrets[whose] is None
             if forgotten:
@@ -151,6 +156,16 @@ class MemoryKeyRing:
 
     def close(self) -> None:
         """See `KeyRing.close`."""
+
+
+def check_subject(subject: str) -> str:
+    """Returns a subject as it is in events: a str, also where the event's field is a number.
+
+    Raises:
+        WrongKindError: It is no str. A key of another kind would be another subject's.
+    """
+    check_kind("the subject of a key", subject, str, "str(subject)")
+    return subject
 
 
 def refuse_unknown(subject: str) -> NoReturn:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import DependencyAwayError, SubscriptionError
+from foundation.retry import at_least_zero, error_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,11 @@ class BreakerPolicy:
     away: tuple[type[BaseException], ...] = AWAY
 
     def __post_init__(self) -> None:
-        if self.failures_max < 1 or not 0 < self.open_s <= self.open_max_s or not self.away:
+        numbers = all(map(at_least_zero, (self.failures_max, self.open_s, self.open_max_s)))
+        classes = bool(self.away) and error_classes(self.away)
+        if not (
+            numbers and classes and self.failures_max >= 1 and 0 < self.open_s <= self.open_max_s
+        ):
             raise SubscriptionError(
                 "a breaker opens after 1 failure or more, for 0 < open_s <= open_max_s seconds,"
                 " by at least one class of errors"

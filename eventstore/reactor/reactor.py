@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.deciding.context import listed
 from eventstore.errors import SubscriptionError
-from eventstore.model.callables import check_function, check_result
+from eventstore.model.callables import check_function, check_kind, check_result
 from eventstore.model.query import EVERYTHING, Query
 from eventstore.reactor.breaker import BreakerPolicy
 from eventstore.reactor.effect import checked
@@ -18,6 +18,7 @@ from eventstore.subscription.subscription import (
     check_partitions,
     check_subscription,
 )
+from foundation.retry import at_least_zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,9 +68,20 @@ class Reactor:
         check_subscription(self.name)
         check_function(f"react of reactor {self.name}", self.react)
         check_partitions(self.partitions)
-        if self.batch_size < 1 or (self.rate_per_s is not None and self.rate_per_s <= 0):
+        rate = 1 if self.rate_per_s is None else self.rate_per_s
+        if (
+            type(self.batch_size) is not int
+            or self.batch_size < 1
+            or not at_least_zero(rate)
+            or not rate
+        ):
             raise SubscriptionError(
                 f"reactor {self.name} has a batch of 1 event or more, and a rate above 0"
+            )
+        check_kind(f"retry of reactor {self.name}", self.retry, RetryPolicy, "RetryPolicy(...)")
+        if self.breaker is not None:
+            check_kind(
+                f"breaker of reactor {self.name}", self.breaker, BreakerPolicy, "BreakerPolicy(...)"
             )
         if self.breaker is not None and self.breaker.failures_max > self.retry.attempts_max:
             raise SubscriptionError(

@@ -14,11 +14,13 @@ from eventstore.model.callables import (
     check_callable,
     check_function,
     check_instance,
+    check_kind,
 )
 from eventstore.model.names import DEFAULT_TENANT, check_tenant
-from eventstore.model.query import EVERYTHING, Query
+from eventstore.model.query import EVERYTHING, POSITION_MAX, Query
 from eventstore.model.unknown import UnknownPolicy
 from eventstore.subscription.retry import RetryPolicy
+from foundation.retry import at_least_zero
 
 if TYPE_CHECKING:
     from eventstore.subscription.delivery import Delivery
@@ -141,7 +143,9 @@ class Subscription:
             check_tenant(self.tenant)
         check_partitions(self.partitions)
         check_tables(self.name, self.tables)
-        if not isinstance(self.start, Start) and (type(self.start) is not int or self.start < 0):
+        self._check_kinds()
+        number = type(self.start) is int and 0 <= self.start <= POSITION_MAX
+        if not isinstance(self.start, Start) and not number:
             raise SubscriptionError(
                 f"subscription {self.name} starts at BEGINNING, END or after a global position",
                 detail=f"{self.start!r:.80}",
@@ -150,6 +154,21 @@ class Subscription:
             raise SubscriptionError(
                 f"a batch of subscription {self.name} has 1 to {_BATCH_SIZE_MAX:,} events",
                 detail=f"{self.batch_size!r:.80}",
+            )
+
+    def _check_kinds(self) -> None:
+        # a text such as "end" is not Start.END: effects of the whole history would be performed
+        for name, kind, hint in _KINDS:
+            check_kind(f"{name} of subscription {self.name}", getattr(self, name), kind, hint)
+        parked = self.parked_streams_max
+        if type(parked) is not int or not at_least_zero(parked):
+            raise SubscriptionError(
+                f"subscription {self.name} parks 0 streams or more", detail=f"{parked!r:.80}"
+            )
+        if not at_least_zero(self.batch_s_max):
+            raise SubscriptionError(
+                f"a batch of subscription {self.name} takes 0 seconds or more",
+                detail=f"{self.batch_s_max!r:.80}",
             )
 
     def _check_functions(self) -> None:
@@ -226,12 +245,19 @@ class AsyncSubscription(Subscription):
         )
 
 
+_KINDS: Final = (
+    ("query", Query, 'such as Query(category="order") or tagged("customer:c1")'),
+    ("effects_from", Start, "Start.BEGINNING or Start.END"),
+    ("retry", RetryPolicy, "such as RetryPolicy(attempts_max=5)"),
+    ("unknown", UnknownPolicy, "UnknownPolicy.HALT or UnknownPolicy.PARK"),
+)
 _BATCH_SIZE_MAX: Final = 10_000
 _TABLES_MAX: Final = 20
 
 
 def _tables_of(projection: object) -> tuple[str, ...]:
-    return tuple(getattr(projection, "tables", ()))
+    tables = getattr(projection, "tables", ())
+    return tuple(tables) if isinstance(tables, list | set | frozenset) else tables
 
 
 def check_tables(name: str, tables: tuple[str, ...]) -> None:
@@ -240,8 +266,10 @@ def check_tables(name: str, tables: tuple[str, ...]) -> None:
     Raises:
         SubscriptionError: They are not a tuple of names, are too many, or contain a duplicate.
     """
-    names = all(type(table) is str and 0 < len(table.encode()) <= _NAME_BYTES for table in tables)
-    if type(tables) is not tuple or not names or len(set(tables)) < len(tables):
+    names = type(tables) is tuple and all(
+        type(table) is str and 0 < len(table.encode()) <= _NAME_BYTES for table in tables
+    )
+    if not names or len(set(tables)) < len(tables):
         raise SubscriptionError(
             f"the tables of subscription {name} must be a tuple of distinct names",
             detail=f"{tables!r:.80}",

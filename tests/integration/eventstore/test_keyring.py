@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from eventstore.errors import (
     SchemaMissingError,
     StoreUnavailableError,
     SubjectKeyError,
+    WrongKindError,
 )
 from eventstore.log import StateSnapshot
 from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
@@ -475,3 +477,11 @@ def test_a_person_is_forgotten_in_a_log_whose_keys_are_in_another_database(
         (each.type, each.events, each.failures) for each in report.versions
     ]
     assert read[-1].global_position == report.through
+
+
+@pytest.mark.parametrize("subject", [7, None, UUID(int=7)])
+def test_a_subject_that_is_no_text_is_refused(open_ring, subject):
+    ring = open_ring()
+    for call in (ring.shred, ring.readmit, ring.key_of):
+        with pytest.raises(WrongKindError):
+            call("default", subject)

@@ -14,7 +14,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eventstore.errors import EventRefusedError, NameRefusedError, SubjectKeyError, UpcastError
+from eventstore.errors import (
+    EventRefusedError,
+    NameRefusedError,
+    SubjectKeyError,
+    UpcastError,
+    WrongKindError,
+)
 from eventstore.model.event import AppendRequest, StreamAppend, digest_of
 from eventstore.privacy.keyring import MemoryKeyRing, SubjectKey
 from eventstore.privacy.personal import Personal, Redacted
@@ -111,6 +117,15 @@ def test_a_forgotten_subject_reads_as_redacted_and_the_rest_stays(codec, ring):
     assert (gone, "DE") == (payload["email"], payload["country"])
     assert "[redacted]" == str(payload["email"])
     assert not ring.shred(TENANT, "ann")
+
+
+@pytest.mark.parametrize("subject", [7, None, UUID(int=7), b"ann"])
+def test_a_subject_that_is_no_text_is_not_forgotten_in_silence(ring, subject):
+    """A number is stored as its text: its key would be another one."""
+    for call in (ring.shred, ring.readmit, ring.key_of):
+        with pytest.raises(WrongKindError) as raised:
+            call(TENANT, subject)
+        assert "str(subject)" == raised.value.hint
 
 
 def test_a_forgotten_subject_gets_no_new_personal_data_until_it_is_readmitted(codec, ring):

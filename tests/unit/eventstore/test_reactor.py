@@ -86,7 +86,17 @@ def test_a_success_or_an_answer_between_failures_keeps_a_breaker_closed(ticks):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"failures_max": 0}, {"open_s": 0}, {"open_s": 70}, {"away": ()}]
+    "wrong",
+    [
+        {"failures_max": 0},
+        {"failures_max": None},
+        {"open_s": 0},
+        {"open_s": 70},
+        {"open_s": float("nan")},
+        {"open_max_s": float("nan")},
+        {"away": ()},
+        {"away": [OSError]},
+    ],
 )
 def test_a_policy_that_means_nothing_is_refused(wrong):
     with pytest.raises(SubscriptionError):
@@ -141,7 +151,12 @@ def test_a_batch_ends_with_as_many_events_as_the_reactor_says(ticks):
         ({"name": "no name"}, NameRefusedError),
         ({"react": None}, WrongKindError),
         ({"batch_size": 0}, SubscriptionError),
+        ({"batch_size": None}, SubscriptionError),
         ({"rate_per_s": 0}, SubscriptionError),
+        ({"rate_per_s": float("nan")}, SubscriptionError),
+        ({"rate_per_s": "10"}, SubscriptionError),
+        ({"retry": 3}, WrongKindError),
+        ({"breaker": 5}, WrongKindError),
         ({"partitions": 0}, SubscriptionError),
         ({"retry": RetryPolicy(attempts_max=3)}, SubscriptionError),
     ],

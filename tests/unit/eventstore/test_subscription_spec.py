@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
 import pytest
 
-from eventstore.errors import NameRefusedError, Rejected, SubscriptionError, UndeclaredError
+from eventstore.errors import (
+    NameRefusedError,
+    Rejected,
+    SubscriptionError,
+    UndeclaredError,
+    WrongKindError,
+)
+from eventstore.model.query import Query, QueryItem
 from eventstore.subscription import Delivery, Failure, RetryPolicy, Subscription
 
 
@@ -29,6 +37,22 @@ def nothing(event, delivery):
         ({"start": 1.5}, SubscriptionError),
         ({"batch_size": 0}, SubscriptionError),
         ({"batch_size": 10_001}, SubscriptionError),
+        ({"start": 2**63}, SubscriptionError),
+        ({"effects_from": "end"}, WrongKindError),
+        ({"effects_from": None}, WrongKindError),
+        ({"unknown": "halt"}, WrongKindError),
+        ({"retry": None}, WrongKindError),
+        ({"retry": 3}, WrongKindError),
+        ({"query": "order"}, WrongKindError),
+        ({"query": None}, WrongKindError),
+        ({"query": QueryItem(tags=frozenset({"a:1"}))}, WrongKindError),
+        ({"parked_streams_max": -1}, SubscriptionError),
+        ({"parked_streams_max": None}, SubscriptionError),
+        ({"batch_s_max": -1}, SubscriptionError),
+        ({"batch_s_max": math.nan}, SubscriptionError),
+        ({"batch_s_max": "1"}, SubscriptionError),
+        ({"tables": None}, SubscriptionError),
+        ({"tables": "balances"}, SubscriptionError),
     ],
     ids=repr,
 )
@@ -38,11 +62,50 @@ def test_a_subscription_that_makes_no_sense_is_refused_when_it_is_declared(optio
 
 
 @pytest.mark.parametrize(
-    "options", [{"attempts_max": 0}, {"wait_initial_s": -1.0}, {"jitter": 1.1}], ids=repr
+    "options",
+    [
+        {"attempts_max": 0},
+        {"attempts_max": None},
+        {"attempts_max": "3"},
+        {"wait_initial_s": -1.0},
+        {"wait_initial_s": math.nan},
+        {"wait_max_s": -1.0},
+        {"wait_max_s": None},
+        {"factor": math.nan},
+        {"jitter": 1.1},
+        {"jitter": math.nan},
+        {"permanent": [ValueError]},
+        {"permanent": None},
+        {"permanent": ("ValueError",)},
+        {"permanent": (int,)},
+    ],
+    ids=repr,
 )
 def test_a_retry_policy_that_makes_no_sense_is_refused(options):
     with pytest.raises(SubscriptionError):
         RetryPolicy(**options)
+
+
+def test_a_view_s_tables_are_no_single_name():
+    class Balances:
+        name = "balances"
+        query = Query()
+        tables = "abc"
+
+        def apply(self, *_):
+            return None
+
+    with pytest.raises(SubscriptionError):
+        Subscription.of(Balances())
+
+    Balances.tables = ["abc", "def"]
+    assert ("abc", "def") == Subscription.of(Balances()).tables
+
+
+def test_one_class_of_permanent_errors_is_enough():
+    policy = RetryPolicy(permanent=ValueError)
+
+    assert Failure.of(ValueError("1"), 1, policy).permanent
 
 
 def test_waits_grow_up_to_the_longest_and_end_with_the_last_attempt():
