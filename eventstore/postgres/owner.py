@@ -36,7 +36,7 @@ def connected(dsn: str) -> Iterator[Connection[Any]]:
             connection.execute("SET default_transaction_isolation TO 'read committed'")
             # an error instead of a silently shorter log if a policy would hide rows
             connection.execute("SET row_security = off")
-            connection.execute("SET timezone = 'UTC'")
+            connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'")
             loads_as_stored(connection)
             yield connection
     except psycopg.Error as error:

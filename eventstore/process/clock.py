@@ -90,10 +90,10 @@ class Clock:
         """Fires one timer; returns whether there was one."""
         failures: list[tuple[tuple[Any, ...], Failure]] = []
         async with session.transaction():
-            row = await session.row(which, asked)
-            if row is None:
+            found = await session.events(which, asked)
+            if not found:
                 return False
-            process_id, name, due_at, fires_at, attempts = row
+            process_id, name, due_at, fires_at, attempts = found[0]
             timer = (*self._scope, process_id, name, due_at)
             if await session.change(_FIRE, (*timer, fires_at)) == 0:
                 return True

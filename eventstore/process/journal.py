@@ -98,7 +98,7 @@ class Journal:
 
     async def inputs(self) -> list[Any]:
         """Returns all inputs of the process, oldest first; events in their stored form."""
-        rows = await self._session.rows(_INPUTS, self._process)
+        rows = await self._session.events(_INPUTS, self._process)
         events = await self._events([row[1] for row in rows if row[1] is not None])
         return [_input(row, events) for row in rows]
 

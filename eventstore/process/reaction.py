@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.deciding.context import check_instant
 from eventstore.errors import SubscriptionError
+from eventstore.model.callables import check_kind
 from eventstore.model.names import check_label
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Schedule:
     def __post_init__(self) -> None:
         check_label("timer", self.name)
         check_instant("at", self.at)
+        if self.after is not None:
+            check_kind(f"after of timer {self.name}", self.after, timedelta, "timedelta(minutes=5)")
         if (self.after is None) == (self.at is None):
             raise SubscriptionError(
                 "a timer needs exactly one of after and at", detail=f"timer {self.name}"

@@ -84,7 +84,8 @@ class Reactors(Subscriptions):
     def all(self) -> list[ReactorStatus]:
         """Returns the status of every reactor that has run and was not removed, by name."""
         with self._connection() as connection:
-            cursor = connection.cursor(row_factory=class_row(ReactorStatus))
+            # in binary form, because psycopg reads no other DateStyle than ISO
+            cursor = connection.cursor(binary=True, row_factory=class_row(ReactorStatus))
             return cursor.execute(_LIST, (LAG_EVENTS_MAX, self._tenant)).fetchall()
 
     def pause(self, name: str) -> None:

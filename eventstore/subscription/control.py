@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg.rows import class_row
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from eventstore.model.token import Token
     from eventstore.postgres.connection import StoreConnection
+
+T = TypeVar("T")
 
 CONNECTIONS_MAX: Final = 4
 LAG_EVENTS_MAX: Final = 100_000
@@ -217,7 +219,7 @@ class Subscriptions:
             SubscriptionError: There is no such subscription.
         """
         with self._connection() as connection:
-            cursor = connection.cursor(row_factory=class_row(PartitionStatus))
+            cursor = _statuses(connection, PartitionStatus)
             found = cursor.execute(_STATUS, (LAG_EVENTS_MAX, self._tenant, name)).fetchall()
         if not found:
             raise refused("absent", name)
@@ -226,7 +228,7 @@ class Subscriptions:
     def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
         """Returns the parked streams, by name."""
         with self._connection() as connection:
-            cursor = connection.cursor(row_factory=class_row(ParkedStream))
+            cursor = _statuses(connection, ParkedStream)
             return cursor.execute(_PARKED, (self._tenant, name, limit)).fetchall()
 
     def retry(self, name: str, stream: str) -> bool:
@@ -240,7 +242,7 @@ class Subscriptions:
     def parked_timers(self, name: str, *, limit: int = 1_000) -> list[ParkedTimer]:
         """Returns the timers of a process manager whose reaction failed, by process."""
         with self._connection() as connection:
-            cursor = connection.cursor(row_factory=class_row(ParkedTimer))
+            cursor = _statuses(connection, ParkedTimer)
             return cursor.execute(_TIMERS, (self._tenant, name, limit)).fetchall()
 
     def retry_all(self, name: str, *, error_type: str | None = None) -> int:
@@ -380,3 +382,11 @@ def _change(connection: StoreConnection, how: str, which: str, asked: dict[str, 
     with connection.transaction():
         connection.execute(_PROCESSES.format(which).encode(), asked)
         return connection.execute(how.format(which).encode(), asked).rowcount
+
+
+def _statuses(connection: psycopg.Connection[Any], kind: type[T]) -> psycopg.Cursor[T]:
+    """Returns a cursor whose rows are of a class.
+
+    Times come in binary form: as text they have the session's DateStyle; psycopg reads ISO only.
+    """
+    return connection.cursor(binary=True, row_factory=class_row(kind))

@@ -70,7 +70,10 @@ class RunnerSession(ABC):
 
     @abstractmethod
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns its rows: json columns as bytes, instants in UTC."""
+        """Executes a statement; returns its rows: json columns as bytes, instants in UTC.
+
+        `rows` is for statements without either, because instants depend on the session's settings.
+        """
 
     @abstractmethod
     async def change(self, asked: str, parameters: Any = None) -> int:

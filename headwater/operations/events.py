@@ -326,7 +326,8 @@ def log_status(database: Database) -> LogStatus:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             row = connection.execute(_HEAD).fetchone() or (0, 0)
-            cursor = connection.cursor(row_factory=psycopg.rows.dict_row)
+            # in binary form, because psycopg reads no other DateStyle than ISO
+            cursor = connection.cursor(binary=True, row_factory=psycopg.rows.dict_row)
             return LogStatus(row[0], row[1], tuple(cursor.execute(_WRITERS).fetchall()))
     except psycopg.Error as error:
         raise translated(error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,11 +17,23 @@ from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
+from eventstore.postgres.retention import PostgresRetention
 from eventstore.privacy.master_key import new_master_keys
+from eventstore.process import ProcessManager, Schedule, TimedOut
+from eventstore.process.runner import ProcessRunner
+from eventstore.reactor import Reactor
+from eventstore.reactor.control import Reactors
+from eventstore.reactor.runner import ReactorRunner
 from eventstore.serialization.registry import EventTypes
 from eventstore.subscription import AsyncSubscription, Subscription
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
+from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from eventstore.upkeep.retention import RetentionRule
+from headwater.operations.events import log_status
+from headwater.platform.database import Database
+from headwater.project.settings.model import EventStoreSettings
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,3 +149,59 @@ def test_a_connection_of_another_encoding_is_not_joined(set_dsn, store):
     with psycopg.connect(set_dsn, client_encoding="utf8") as mine:
         store.append("note-1", NOTE, connection=mine)
     assert [NOTE] == [found.event for found in store.read_stream("note-1")]
+
+
+@pytest.mark.parametrize(
+    "set_dsn", ["TimeZone = 'Asia/Kathmandu'", "DateStyle = 'SQL, DMY'"], indirect=True
+)
+def test_timers_and_status_do_not_depend_on_zone_and_form_of_dates(set_dsn, store):
+    inputs: list[Any] = []
+
+    def react(_: Any, taken: Any) -> list[Schedule]:
+        inputs.append(taken)
+        return [Schedule("reminder", after=timedelta(0))] if isinstance(taken, NoteMade) else []
+
+    manager = ProcessManager(
+        name="reminders",
+        correlate=lambda recorded: recorded.stream,
+        initial_state=lambda: (),
+        evolve=lambda state, taken: (*state, taken),
+        react=react,
+    )
+    with ProcessRunner(set_dsn, manager, store) as runner:
+        token = store.append("note-1", NOTE).token
+        runner.wait_for(token, WAIT_S)
+        wait_until(lambda: len(inputs) > 1, timeout_s=WAIT_S)
+        store.append("note-1", NOTE)  # reads the timeout again, from the process's inputs
+        wait_until(lambda: len(inputs) > 3, timeout_s=WAIT_S)
+    subscriptions = Subscriptions(set_dsn)
+    (partition,) = subscriptions.status("reminders")
+    statuses = subscriptions.parked("reminders"), subscriptions.parked_timers("reminders")
+    subscriptions.close()
+
+    timeouts = [taken for taken in inputs if isinstance(taken, TimedOut)]
+    assert {timedelta(0)} == {taken.due_at.utcoffset() for taken in timeouts}
+    assert timedelta(0) == partition.updated_at.utcoffset()
+    assert ([], []) == statuses
+    report = PostgresRetention(set_dsn).apply(
+        RetentionRule("note", frozenset({"note.made"}), compact_closed_after=timedelta(0)),
+        tenant="default",
+    )
+    assert 1 == report.streams
+
+
+@pytest.mark.parametrize("set_dsn", ["DateStyle = 'SQL, DMY'"], indirect=True)
+def test_the_status_of_the_log_and_of_reactors_is_read_in_every_form_of_dates(set_dsn, store):
+    reactor = Reactor(name="mail", react=lambda _: None)
+    with ReactorRunner(set_dsn, reactor, store) as runner, psycopg.connect(set_dsn) as mine:
+        store.append("note-1", NOTE, connection=mine)
+        status = log_status(Database(set_dsn, EventStoreSettings(), Path()))
+        mine.commit()
+        wait_until(lambda: runner.ready, timeout_s=WAIT_S)
+        reactors = Reactors(set_dsn)
+        reactors.pause("mail")
+        (found,) = reactors.all()
+        reactors.close()
+
+    assert timedelta(0) == found.paused_at.utcoffset()
+    assert [timedelta(0)] == [row["started_at"].utcoffset() for row in status.writers]

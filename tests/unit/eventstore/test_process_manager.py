@@ -4,7 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eventstore.errors import BatchRefusedError, NameRefusedError, SubscriptionError
+from eventstore.errors import (
+    BatchRefusedError,
+    NameRefusedError,
+    SubscriptionError,
+    WrongKindError,
+)
 from eventstore.process import CommandRejected, Dispatch, ProcessManager, Schedule, TimedOut
 from tests.fix_process import (
     CancelOrder,
@@ -48,8 +53,11 @@ def test_what_is_compensated_depends_on_how_far_the_process_is():
         ({"after": timedelta(1), "at": datetime(2026, 1, 1, tzinfo=UTC)}, SubscriptionError),
         ({"at": datetime(2026, 1, 1)}, BatchRefusedError),  # noqa: DTZ001
         ({"after": timedelta(1), "name": ""}, NameRefusedError),
+        ({"after": 60}, WrongKindError),
+        ({"after": "1 hour"}, WrongKindError),
+        ({"at": "2026-01-01"}, WrongKindError),
     ],
-    ids=["neither", "both", "naive", "nameless"],
+    ids=["neither", "both", "naive", "nameless", "a number", "a text", "a date as text"],
 )
 def test_a_timer_that_makes_no_sense_is_refused(options, error):
     with pytest.raises(error):
