@@ -94,6 +94,7 @@ class PostgresRetention:
         export: Export | None = None,
     ) -> RetentionReport:
         """See `Retention.apply`."""
+        check_tenant(tenant)
         if fold is not None and (fold.decider.category, fold.tenant) != (rule.category, tenant):
             raise CompactionError(
                 f"streams of {rule.category} are not folded by {fold.decider.category}",
@@ -151,6 +152,7 @@ class PostgresRetention:
 
     def forget_keys(self, older_than: timedelta, *, tenant: str) -> int:
         """See `Retention.forget_keys`."""
+        check_tenant(tenant)
         check_age(older_than)
         forgotten = 0
         with connected(self._dsn) as connection:

@@ -11,7 +11,12 @@ import pytest
 import structlog
 
 from eventstore import EventStore
-from eventstore.errors import CompactionError, WrongExpectedVersionError, WrongKindError
+from eventstore.errors import (
+    CompactionError,
+    NameRefusedError,
+    WrongExpectedVersionError,
+    WrongKindError,
+)
 from eventstore.model.event import (
     SNAPSHOT_TYPE,
     AppendRequest,
@@ -333,3 +338,15 @@ def test_keys_are_forgotten_when_they_are_old_enough(
     assert streams.log.result_of("default", "key-1") is None
     assert streams.log.result_of("other", "key") is not None
     assert 5 == streams.log.stream_version("default", STREAM)
+
+
+@pytest.mark.parametrize("tenant", [None, "", "two words"])
+def test_a_tenant_that_cannot_be_is_not_one_without_events(
+    keeper: PostgresRetention, tenant: str
+) -> None:
+    for call in (
+        lambda: keeper.forget_keys(NOW, tenant=tenant),
+        lambda: keeper.apply(DROP, tenant=tenant),
+    ):
+        with pytest.raises(NameRefusedError):
+            call()
