@@ -59,7 +59,8 @@ class Occurrence:
     Attributes:
         event: The event.
         event_id: Its identity at the source; default: a new one. An append of events that are
-            already stored under the same ids returns its first result.
+            already stored under the same ids returns its first result; in a transaction of yours,
+            only with an idempotency key.
         occurred_at: When it happened, with a UTC offset; default: the context's time.
         tags: Tags in addition to those of its type.
     """

@@ -13,6 +13,7 @@ from eventstore.errors import (
     ContentionError,
     EventRefusedError,
     EventStoreError,
+    IdempotencyConflictError,
     PrimaryNeededError,
     ResultUnknownError,
     SchemaMissingError,
@@ -39,8 +40,8 @@ _REFUSED_HERE: Final = "HWE02"  # 12_order.sql
 EVENT_ID: Final = "uq_events_event_id"
 STREAM_POSITION: Final = "uq_events_stream_position"
 IDEMPOTENCY_KEY: Final = "pk_idempotency_keys"
-_LOST: Final = (STREAM_POSITION, IDEMPOTENCY_KEY)
-"""Constraints that a transaction with an old snapshot violates after a concurrent append."""
+# A transaction with an old snapshot violates the first two after a concurrent append.
+_CONFLICTS: Final = (STREAM_POSITION, IDEMPOTENCY_KEY, EVENT_ID)
 
 
 def violated(error: psycopg.Error) -> str | None:
@@ -55,12 +56,8 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
         error: Raised by the driver.
         writing: Whether a statement that commits by itself was in progress.
     """
-    if isinstance(error, CONTENTION) or violated(error) in _LOST:
-        return ContentionError(
-            "the transaction conflicted with another",
-            detail=type(error).__name__,
-            hint="run the whole transaction again",
-        )
+    if isinstance(error, CONTENTION) or violated(error) in _CONFLICTS:
+        return _conflict(error)
     if isinstance(error, _SCHEMA):
         return SchemaMissingError(
             "the database has no event store, or one of another version",
@@ -78,6 +75,22 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
     if isinstance(error, _CONTENT):
         return _refused_content(error)
     return _unavailable(error, writing=writing)
+
+
+def _conflict(error: psycopg.Error) -> EventStoreError:
+    if violated(error) == EVENT_ID:
+        # the caller's transaction has failed, so the first result cannot be looked up in it
+        return IdempotencyConflictError(
+            "an event with this id is already stored",
+            detail="the transaction that the append joined has failed",
+            hint="give each event its own id; to repeat an append of events with ids, omit "
+            "connection, or pass an idempotency key",
+        )
+    return ContentionError(
+        "the transaction conflicted with another",
+        detail=type(error).__name__,
+        hint="run the whole transaction again",
+    )
 
 
 def _refused_here(error: psycopg.Error) -> PrimaryNeededError:

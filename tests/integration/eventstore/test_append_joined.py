@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from eventstore.errors import (
     BatchRefusedError,
     ConditionFailedError,
     ContentionError,
+    IdempotencyConflictError,
     IsolationRefusedError,
     StoreUnavailableError,
     WrongExpectedVersionError,
@@ -417,3 +419,28 @@ def test_a_joined_call_of_the_async_log_answers_whatever_the_caller_s_rows_are(s
 def pair(stream: str) -> AppendRequest:
     events = tuple(NewEvent("note.made", b"{}", uuid4(), datetime.now(UTC)) for _ in range(2))
     return AppendRequest((StreamAppend(stream, events, ANY),))
+
+
+@pytest.mark.parametrize("events", [1, 2])
+def test_an_event_that_is_stored_already_is_named_and_repeated_with_a_key(
+    pg_log, store_dsn, events
+):
+    """The transaction has failed then, so the first result cannot be looked up in it."""
+    asked = request("order-1")
+    (append,) = asked.appends
+    others = [request("order-1").appends[0].events[0] for _ in range(events - 1)]
+    repeated = replace(asked, appends=(replace(append, events=(*append.events, *others)),))
+    pg_log.append(asked)
+
+    with psycopg.connect(store_dsn) as mine:
+        with pytest.raises(IdempotencyConflictError) as refused:
+            pg_log.append(repeated, connection=mine)
+        assert "failed" in refused.value.detail
+        assert "idempotency key" in refused.value.hint
+        assert not refused.value.retriable
+
+    keyed = replace(request("order-2"), idempotency=Idempotency("import-1", b"d" * 32))
+    with psycopg.connect(store_dsn) as mine:
+        first = pg_log.append(keyed, connection=mine)
+        again = pg_log.append(keyed, connection=mine)
+    assert (first.versions, True) == (again.versions, again.repeated)
