@@ -26,7 +26,7 @@ EventStoreError
     ├── SchemaMissingError       HW-E052  the database has no event store, or an older one
     ├── ResultUnknownError       HW-E053  the connection broke while a commit was under way
     ├── PrimaryNeededError       HW-E054  a standby, or a session that may not read or write the log
-    └── LoginRefusedError        HW-E055  the server refuses user, password or database
+    └── LoginRefusedError        HW-E055  the server refuses the login, or the DSN cannot be read
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class PrimaryNeededError(StoreUnavailableError):
 
 
 class LoginRefusedError(StoreUnavailableError):
-    """The server refuses the user, the password or the database that the DSN names."""
+    """The server refuses the user, password or database of the DSN, or the DSN cannot be read."""
 
     code = "HW-E055"
     retriable = False

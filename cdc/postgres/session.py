@@ -18,6 +18,7 @@ from cdc.postgres.errors import (
     PostgresRefusedError,
     PostgresUnavailableError,
 )
+from foundation.dsn import misread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,6 +110,20 @@ UNFILTERED: Final = "-c row_security=off"
 """Option of a session that fails, instead of omitting rows, if a row security policy applies."""
 
 
+def _parsed(dsn: str) -> dict[str, Any]:
+    """Returns the parameters of a DSN; an error shows none of it: it may be the password."""
+    place: dict[str, Any] | None = None
+    with suppress(psycopg.ProgrammingError):
+        place = dict(conninfo_to_dict(dsn))
+    if place is None or misread(place):
+        raise PostgresRefusedError(
+            "the DSN cannot be read",
+            hint="postgresql://user:password@host:5432/database; in a password, write @ as %40, "
+            "/ as %2F, % as %25 and a space as %20",
+        )
+    return place
+
+
 def connect(
     dsn: str, *, autocommit: bool = True, options: str = "", timeout_s: int = CONNECT_TIMEOUT_S
 ) -> Connection[Any]:
@@ -125,12 +140,7 @@ def connect(
     Raises:
         PostgresError: The connection failed; the class depends on the cause.
     """
-    try:
-        place = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        raise PostgresRefusedError(
-            "the DSN cannot be read", hint="postgresql://user:password@host:5432/database"
-        ) from None
+    place = _parsed(dsn)
     conninfo = make_conninfo(
         dsn,
         **{

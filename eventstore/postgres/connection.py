@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
@@ -60,8 +59,11 @@ def options(dsn: str, name: str = APPLICATION_NAME) -> dict[str, Any]:
     Args:
         dsn: The database.
         name: Application name of the connection.
+
+    Raises:
+        LoginRefusedError: The DSN cannot be read.
     """
-    said = conninfo_to_dict(dsn)
+    said = login.parsed(dsn)
     kept = {option: value for option, value in _LIVENESS.items() if option not in said}
     return {"autocommit": True, "application_name": name, **kept, "client_encoding": "utf8"}
 

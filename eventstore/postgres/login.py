@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from eventstore.errors import LoginRefusedError, StoreUnavailableError
+from foundation.dsn import misread
 
 CONNECT_TIMEOUT_S: Final = 10
 
@@ -65,13 +66,42 @@ def attempt(dsn: str) -> StoreUnavailableError | None:
         dsn: The database.
     """
     try:
+        parsed(dsn)
+    except LoginRefusedError as error:
+        return error
+    try:
         psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S).close()
     except psycopg.Error as error:
         return failure(dsn, error)
     return None
 
 
+def parsed(dsn: str) -> dict[str, Any]:
+    """Returns the parameters of a DSN.
+
+    Raises:
+        LoginRefusedError: It cannot be read. The driver's message would show a part of it, which
+            may be the password.
+    """
+    try:
+        said = dict(conninfo_to_dict(dsn))
+    except (psycopg.ProgrammingError, AttributeError, TypeError):
+        raise _unreadable() from None
+    if misread(said):
+        raise _unreadable()
+    return said
+
+
+def _unreadable() -> LoginRefusedError:
+    return LoginRefusedError(
+        "the DSN of the event store's database cannot be read",
+        detail="not shown, because it may contain a password",
+        hint="postgresql://user:password@host:5432/database; in a password, write @ as %40, / as "
+        "%2F, % as %25 and a space as %20",
+    )
+
+
 def _single_host(dsn: str) -> bool:
-    said = conninfo_to_dict(dsn)
+    said = parsed(dsn)
     hosts = str(said.get("host") or said.get("hostaddr") or "")
     return bool(hosts) and "," not in hosts
