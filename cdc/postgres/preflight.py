@@ -106,8 +106,8 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield from _heartbeat_grants(reader)
     yield from value_check.names(connection, tables, columns)
     yield from _tables(reader, tables, columns or {})
-    accepted = {*insert_only, *_published(connection, publication, tables)}
-    yield from table_check.checks(connection, tables, accepted)
+    published = _published(connection, publication, tables)
+    yield from table_check.checks(connection, tables, insert_only, published)
 
 
 def _row(connection: Connection[Any], query: str, arguments: tuple[Any, ...] = ()) -> Any:

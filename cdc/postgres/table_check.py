@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 _ALONE: Final = "TRUNCATE of one partition alone is not in the log"
+_INSERT_ONLY: Final = "insert_only: Postgres refuses UPDATE and DELETE while it is captured"
+_BY_ROW: Final = "inserts are captured and mirrored row by row"
 _NAMES_SHOWN: Final = 5
 
 
 def checks(
-    connection: Connection[Any], tables: Sequence[TableName], accepted: Collection[TableName]
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    insert_only: Collection[TableName],
+    published: Collection[TableName],
 ) -> Iterator[Check]:
     """Checks the row identity of each table, and its parts that are not captured.
 
     Args:
         connection: To the source database.
         tables: Tables to capture; missing ones are skipped.
-        accepted: Tables for which a blocked UPDATE and DELETE was accepted, or exists already.
+        insert_only: Tables declared so: Postgres may refuse UPDATE and DELETE on them.
+        published: Tables on which Postgres refuses UPDATE and DELETE already, if it ever will.
     """
     schemas = catalog.describe(connection, tables)
     found = identity.faults(connection, tables)
@@ -38,7 +44,11 @@ def checks(
     for table in tables:
         name = f"table {table}"
         for fault in found.get(table, ()):
-            yield _fault(name, fault, accepted=table in accepted)
+            yield (
+                Check(name, CheckState.OK, _INSERT_ONLY, _BY_ROW)
+                if table in insert_only and fault.kind is FaultKind.REFUSED
+                else _fault(name, fault, published=table in published)
+            )
         if table not in schemas:
             continue
         if schemas[table].key:
@@ -51,9 +61,8 @@ def checks(
                     else Check(name, CheckState.OK, "has a key")
                 )
         elif table not in found:
-            detail = "inserts are captured and mirrored row by row"
             message = "has no primary key: rows are never changed in its views"
-            yield Check(name, CheckState.WARN, message, detail)
+            yield Check(name, CheckState.WARN, message, _BY_ROW)
         if table in below:
             message = f"rows of tables that inherit from it are not its own: {_some(below[table])}"
             detail = "a query of the table sees them, a view of it does not"
@@ -65,8 +74,8 @@ def checks(
             yield Check(name, CheckState.WARN, message, detail)
 
 
-def _fault(name: str, fault: TableFault, *, accepted: bool) -> Check:
-    warned = fault.kind is FaultKind.LATER or (accepted and fault.kind is FaultKind.REFUSED)
+def _fault(name: str, fault: TableFault, *, published: bool) -> Check:
+    warned = fault.kind is FaultKind.LATER or (published and fault.kind is FaultKind.REFUSED)
     state = CheckState.WARN if warned else CheckState.FAIL
     return Check(name, state, fault.message, fault.detail, fault.hint)
 

@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-def found(dsn: str, tables: Sequence[str], slot: str = "headwater_t") -> list[Check]:
+def found(
+    dsn: str, tables: Sequence[str], slot: str = "headwater_t", insert_only: Sequence[str] = ()
+) -> list[Check]:
     names = [TableName.parse(table) for table in tables]
     with session.connect(dsn) as connection:
         return list(
-            preflight.checks(connection, source="t", tables=names, slot=slot, publication="p")
+            preflight.checks(
+                connection,
+                source="t",
+                tables=names,
+                slot=slot,
+                publication="p",
+                insert_only=[TableName.parse(table) for table in insert_only],
+            )
         )
 
 
@@ -109,6 +118,23 @@ def test_a_table_without_a_key_is_explained(database: str) -> None:
     assert "UPDATE and DELETE" in check.message
     assert "insert_only" in (check.detail or "")
     assert "ADD PRIMARY KEY" in (check.hint or "")
+
+
+def test_a_table_declared_insert_only_is_not_asked_for_a_key(database: str) -> None:
+    execute(
+        database,
+        "CREATE TABLE notes (said text)",
+        "CREATE TABLE readings (at date) PARTITION BY RANGE (at)",
+        "CREATE TABLE readings_1 PARTITION OF readings DEFAULT",
+    )
+
+    tables = ["notes", "readings"]
+    checks = found(database, tables, insert_only=tables)
+
+    assert [] == [check for check in checks if check.state is not CheckState.OK]
+    assert {"table public.notes", "table public.readings"} == {
+        check.name for check in checks if "refuses UPDATE and DELETE" in check.message
+    }
 
 
 def test_a_table_whose_old_rows_are_logged_whole_needs_no_key(database: str) -> None:
