@@ -54,6 +54,12 @@ _SETTINGS: Final = (
 )
 
 
+_HELD: Final = "SELECT array_agg(current_setting(name)) FROM unnest(%s::text[]) AS name"
+_RESTORED: Final = """
+SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS held (name, value)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ViewImpact:
     """The effect on a view.
@@ -113,9 +119,10 @@ def predict(
     ):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if migrated is None:
+            # not the defaults: those of the role or the database are not the session's
+            held = connection.execute(_HELD, ([*_SETTINGS],)).fetchone()
             histories.observe(connection, tables)
-            for name in _SETTINGS:
-                connection.execute(f"SET LOCAL {name} TO DEFAULT".encode())
+            connection.execute(_RESTORED, ([*_SETTINGS], held[0] if held else []))
         for table in (migrated or {}).values():
             shape = None if table.shape is None else Jsonb(dict(table.shape))
             connection.execute(_NOTE, (table.oid, table.rewritten, shape))

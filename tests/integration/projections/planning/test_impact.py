@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from cdc.postgres import own_schema
+from cdc.postgres import own_schema, session
 from cdc.schema_change import history, trigger
 from cdc.schema_change.trial import try_migration
 from cdc.snapshot import reads
@@ -65,6 +66,19 @@ def kept(source: psycopg.Connection[Any]) -> tuple[Any, ...]:
 
 def told(found: SchemaImpact) -> dict[str, tuple[SchemaOutcome, bool]]:
     return {each.view: (each.outcome, each.reads) for each in found.views}
+
+
+def test_what_the_database_sets_for_sessions_changes_nothing(
+    source: psycopg.Connection[Any], database: str
+) -> None:
+    name = sql.Identifier(source.info.dbname)
+    source.execute(sql.SQL("ALTER DATABASE {} SET datestyle = 'SQL, DMY'").format(name))
+    source.execute("ALTER TABLE orders ADD seen timestamptz")
+
+    with session.connect(database) as connection:
+        found = predict(connection, "shop", VIEWS)
+
+    assert (SchemaOutcome.FOLLOWED, False) == told(found)["narrow"]
 
 
 def test_what_a_migration_would_do_is_what_it_does(
