@@ -197,13 +197,17 @@ def _answered(
     import pyarrow as pa  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
+    from projections.stores.delta.table_query import answer, reason  # noqa: PLC0415
+
     try:
-        plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
+        plan = answer(engine, f"EXPLAIN {sql}").read_all()
         if _CHANGES.search(str(plan["plan"][0])):
             raise ReadOnlyError("only queries are allowed", hint=_READ_ONLY_HINT)
-        return pa.table(engine.execute(sql).read_all())
+        return answer(engine, sql).read_all()
     except DeltaError as error:
-        raise _explained(str(error), views, versions) from None
+        raise _explained(reason(error), views, versions) from None
+    except (OSError, pa.ArrowException) as error:
+        raise QueryError("the statement cannot be run", detail=reason(error)) from None
 
 
 def words(sql: str) -> frozenset[str]:

@@ -19,6 +19,7 @@ from projections.changes.documents import key_text
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import AlertConditionError
 from projections.publishing.published_versions import Published
+from projections.stores.delta.table_query import answer, kind_of_reason, of_storage, reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -88,16 +89,24 @@ def matching_rows(
     try:
         table_at = DeltaTable(tables / place, version=table.version)
         query = _query(alert, pa.schema(table_at.schema()), now)
-        answer = pa.table(QueryBuilder().register(alert.view, table_at).execute(query).read_all())
+        rows = answer(QueryBuilder().register(alert.view, table_at), query).read_all()
     except TableNotFoundError:
         return None  # the view is being recomputed
     except DeltaError as error:
         raise AlertConditionError(
             f"the condition of alert {alert.name} cannot be evaluated",
-            detail=str(error).splitlines()[0][:200],
+            detail=reason(error).splitlines()[0][:200],
             hint="where=... takes the SQL of `headwater query`; test the condition there",
         ) from None
-    if len(answer) > ROWS_MAX:
+    except (OSError, pa.ArrowException) as error:
+        if of_storage(error):
+            return None  # the table was replaced meanwhile
+        raise AlertConditionError(
+            f"the condition of alert {alert.name} cannot be evaluated for a row:"
+            f" {kind_of_reason(error)}",
+            hint="nullif(n, 0) prevents a division by zero, try_cast(... AS ...) a failed cast",
+        ) from None
+    if len(rows) > ROWS_MAX:
         raise AlertConditionError(
             f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
             hint=(
@@ -105,16 +114,16 @@ def matching_rows(
                 "only grows"
             ),
         )
-    if lacking := [name for name in key if name not in answer.column_names]:
+    if lacking := [name for name in key if name not in rows.column_names]:
         raise AlertConditionError(
             f"view {alert.view} lacks columns of its key", detail=", ".join(lacking)
         )
-    until = dict(zip(_keys(alert, answer, key), _until(alert, answer), strict=True))
-    if len(until) < len(answer):
+    until = dict(zip(_keys(alert, rows, key), _until(alert, rows), strict=True))
+    if len(until) < len(rows):
         raise AlertConditionError(
             f"view {alert.view} has several rows for one key", detail=", ".join(key)
         )
-    return MatchingRows(table.applied_through, until, alert, answer)
+    return MatchingRows(table.applied_through, until, alert, rows)
 
 
 def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:

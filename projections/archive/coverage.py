@@ -27,6 +27,7 @@ from projections.archive.table import Archive
 from projections.definition.views import MirrorView, tables_of
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
 from projections.planning import view_schemas
+from projections.stores.delta.table_query import answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -147,7 +148,7 @@ def reach(
             except ArchiveIncompleteError as error:
                 if read is None or not _has(engine, topic, firsts, read):
                     lacking = lacking or f"{error.message}: {error.detail}"
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pa.ArrowException) as error:
         raise RebuildRefusedError(
             "the archive cannot be read", detail=type(error).__name__
         ) from None
@@ -182,7 +183,7 @@ def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read
 
 
 def _rows(engine: QueryBuilder, query: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pa.table(engine.execute(query).read_all()).to_pylist()
+    rows: list[dict[str, Any]] = answer(engine, query).read_all().to_pylist()
     return rows
 
 

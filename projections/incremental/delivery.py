@@ -27,6 +27,7 @@ from projections.changes.row_change import Applied, Refused, RowChange
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import FeedLostError, SinkUnavailableError
 from projections.incremental.row_form import DerivedForm, derived_plan, key_of, misnamed, row_key
+from projections.stores.delta.table_query import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -155,18 +156,13 @@ class DerivedDelivery:
                 read.
         """
         delivered, key_text = Delivered(), row_key(self.plan)
-        try:
-            for changes in self.changes():
-                for start in range(0, len(changes), _CHANGES_PER_WRITE):
-                    part = changes[start : start + _CHANGES_PER_WRITE]
-                    self._apply(sink, part, delivered, key_text)
-                    if len(delivered.refused) > self.refused_max:
-                        delivered.complete = False
-                        return delivered
-        except DeltaError as error:
-            raise SinkUnavailableError(
-                f"view {self.plan.name}: its table cannot be read", detail=type(error).__name__
-            ) from None
+        for changes in self.changes():
+            for start in range(0, len(changes), _CHANGES_PER_WRITE):
+                part = changes[start : start + _CHANGES_PER_WRITE]
+                self._apply(sink, part, delivered, key_text)
+                if len(delivered.refused) > self.refused_max:
+                    delivered.complete = False
+                    return delivered
         if self.writes_all:
             sink.sweep(self.plan, self.number)
         return delivered
@@ -204,22 +200,26 @@ class DerivedDelivery:
 
         Raises:
             FeedLostError: The feed does not cover the changes since.
-            DeltaError: It cannot be read.
+            SinkUnavailableError: The table cannot be read.
         """
-        table = DeltaTable(str(self.tables / self.plan.name), version=self.through)
-        if self.retried:
-            yield from self._of_keys(table)
-        elif self.after is None:
-            yield from self._all(table)
-        elif self.after < self.through:
-            yield from self._between(table, self.after + 1)
+        try:
+            table = DeltaTable(str(self.tables / self.plan.name), version=self.through)
+            if self.retried:
+                yield from self._of_keys(table)
+            elif self.after is None:
+                yield from self._all(table)
+            elif self.after < self.through:
+                yield from self._between(table, self.after + 1)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise SinkUnavailableError(
+                f"view {self.plan.name}: its table cannot be read", detail=type(error).__name__
+            ) from None
 
     def _all(
         self, table: DeltaTable, keep: Callable[[pa.Table], pa.Table] | None = None
     ) -> Iterator[list[RowChange]]:
-        read = QueryBuilder().register("t", table).execute("SELECT * FROM t")
         form = None
-        for batch in read:
+        for batch in answer(QueryBuilder().register("t", table), "SELECT * FROM t"):
             rows = pa.table(batch)
             if keep is not None:
                 rows = keep(_plain_columns(rows))
@@ -248,8 +248,8 @@ class DerivedDelivery:
     def _between(self, table: DeltaTable, first: int) -> Iterator[list[RowChange]]:
         try:
             read = table.load_cdf(starting_version=first, ending_version=self.through)
-            changes = pa.table(read.read_all())
-        except Exception as error:  # noqa: BLE001  # a missing file raises nothing more special
+            changes = pa.RecordBatchReader.from_stream(read).read_all()
+        except (DeltaError, OSError, pa.ArrowException) as error:
             raise FeedLostError(
                 f"view {self.plan.name}: the change feed of its table has a gap",
                 detail=f"since its version {self.after}: {type(error).__name__}",

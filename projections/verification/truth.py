@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import psycopg
-from deltalake.exceptions import DeltaError
 
 from cdc.errors import CdcError
 from cdc.snapshot import read_point
 from cdc.values import decode, encoder
 from projections.changes.documents import DocumentForm, key_text, key_values, source_key
 from projections.changes.row_batch import parts
-from projections.errors import SinkUnavailableError, VerificationError
+from projections.errors import VerificationError
 from projections.incremental.delivery import DerivedDelivery
 from projections.verification.source_batches import SourceBatches, supported
 from projections.verification.source_rows import SourceRows
@@ -221,15 +220,10 @@ class TableTruth:
 
     def _parts(self, version: int) -> Iterator[RowPart]:
         delivery = DerivedDelivery(self._tables, self._plan, version, 0, None)
-        try:
-            for part in delivery.changes():
-                yield from parts(
-                    self._plan, (self._form.fields(change.row) for change in part if change.row)
-                )
-        except DeltaError as error:
-            raise SinkUnavailableError(
-                f"view {self._plan.name}: its table cannot be read", detail=type(error).__name__
-            ) from None
+        for part in delivery.changes():
+            yield from parts(
+                self._plan, (self._form.fields(change.row) for change in part if change.row)
+            )
 
     def _newest(self) -> TableVersion:
         published = self._published()

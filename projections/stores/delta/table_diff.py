@@ -26,6 +26,7 @@ from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_
 from projections.errors import SinkUnavailableError
 from projections.stores.delta.row_hashes import RowHashes
 from projections.stores.delta.suspect_keys import SuspectKeys
+from projections.stores.delta.table_query import answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -291,10 +292,10 @@ class _Version:
         if not self.plain:
             chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
             engine = QueryBuilder().register("rows", self._table)
-            rows = engine.execute(f"SELECT {chosen} FROM rows")  # noqa: S608  # quoted
+            rows = answer(engine, f"SELECT {chosen} FROM rows")  # noqa: S608  # quoted
             stored = pa.schema(self._table.schema().to_arrow())
             schema = pa.schema([stored.field(name) for name in names])
-            for batch in pa.RecordBatchReader.from_stream(rows):
+            for batch in rows:
                 yield batch.cast(schema)  # the engine's views of texts cannot be filtered
             return
         dataset: ds.Dataset = self._table.to_pyarrow_dataset()

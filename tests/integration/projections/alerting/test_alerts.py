@@ -246,6 +246,50 @@ def test_a_comment_ends_only_the_condition(
     assert ["1"] == [each.key for each in known]
 
 
+@pytest.mark.parametrize(
+    ("where", "detail"),
+    [
+        ("100 / (amount - amount) > 0", "a division by zero"),
+        ("CAST('secret' || amount AS int) > 0", "a value that cannot be cast"),
+    ],
+)
+def test_a_row_that_a_condition_does_not_allow_for_pauses_that_alert_alone(
+    alert_spec: AlertSpec,
+    alert_view: View,
+    alert_connection: Connection,
+    where: str,
+    detail: str,
+) -> None:
+    alert_view.publish({"id": 1, "amount": 500})
+    (right,) = alert_spec.alerts
+    wrong = replace(right, name="wrong", where=where)
+
+    looked(replace(alert_spec, alerts=(wrong, right)), alert_connection)
+
+    known = alerting_tables.row_states(alert_connection, SOURCE)
+    assert [right.name] == [each.alert for each in known]
+    whys = {
+        each.alert: each.code
+        for each in alerting_tables.pending_messages(alert_connection, SOURCE)
+        if each.channel == alerting_tables.CONDITION
+    }
+    said = f"HW-P146: the condition of alert wrong cannot be evaluated for a row: {detail}"
+    assert {"wrong": said} == whys
+
+
+def test_a_condition_is_evaluated_later_while_the_table_is_replaced(
+    alert_spec: AlertSpec, alert_view: View, alert_connection: Connection
+) -> None:
+    alert_view.publish({"id": 1, "amount": 500})
+    for file in alert_view.tables.rglob("*.parquet"):
+        file.unlink()
+
+    found = evaluator.matching_rows(
+        alert_view.tables, SOURCE, alert_spec.alerts[0], ("id",), datetime.now(UTC)
+    )
+    assert found is None
+
+
 def test_a_condition_that_cannot_be_asked_recovers_nothing(
     alert_spec: AlertSpec,
     alert_view: View,

@@ -75,6 +75,44 @@ def test_a_misspelt_view_names_the_nearest(tables: Path) -> None:
     assert refused.value.hint == "did you mean orders?"
 
 
+@pytest.mark.parametrize(
+    ("sql", "detail"),
+    [
+        ("SELECT 1 / (id - id) FROM orders", "Divide by zero error"),
+        ("SELECT id FROM orders WHERE 1 / (id - id) > 0", "divide by zero"),
+        ("SELECT CAST('x' || id AS int) FROM orders", "Cannot cast string 'x1' to value of Int"),
+        ("SELECT id FROM orders WHERE CAST('x' || id AS int) > 0", "Cannot cast string 'x1' to"),
+        ("SELECT CAST('x' AS int) FROM orders", "Cannot cast string 'x' to value of Int32 type"),
+        ("SELECT to_timestamp('x' || id) FROM orders", "Error parsing timestamp from 'x1'"),
+    ],
+)
+def test_a_statement_that_fails_at_a_row_is_explained(tables: Path, sql: str, detail: str) -> None:
+    with pytest.raises(reading_sql.QueryError) as refused:
+        reading_sql.run(sql, tables)
+
+    assert (refused.value.detail or "").startswith(detail)
+
+
+def test_a_statement_that_fails_at_a_row_leaves_the_others(tables: Path) -> None:
+    views = reading_sql.readable(tables, reading_sql.view_tables(tables))
+
+    wrong, right = reading_sql.run_all(
+        ["SELECT 1 / (id - id) FROM orders", "SELECT count(*) AS n FROM orders"], views
+    )
+
+    assert isinstance(wrong, reading_sql.QueryError)
+    assert isinstance(right, pa.Table)
+    assert [{"n": 2}] == right.to_pylist()
+
+
+def test_a_table_whose_file_is_gone_is_an_error_of_the_query(tables: Path) -> None:
+    for file in (tables / "orders").glob("*.parquet"):
+        file.unlink()
+
+    with pytest.raises(reading_sql.QueryError):
+        reading_sql.run("SELECT * FROM orders", tables)
+
+
 def test_nothing_to_query_says_how_to_build_views(tmp_path: Path) -> None:
     with pytest.raises(reading_sql.NoViewsError) as refused:
         reading_sql.run("SELECT 1", tmp_path / "nowhere")

@@ -17,7 +17,7 @@ from projections.changes.row_change import Applied, Refused
 from projections.definition.cache_options import CacheOptions
 from projections.definition.search_options import SearchOptions, Text
 from projections.definition.views import DerivedView, Store
-from projections.errors import FeedLostError, PlanError, UnholdableValueError
+from projections.errors import FeedLostError, PlanError, SinkUnavailableError, UnholdableValueError
 from projections.incremental.delivery import DerivedDelivery
 from projections.incremental.row_form import derived_plan, form_of, key_of, row_key
 from projections.stores.delta.derived_table import DerivedTable
@@ -199,6 +199,21 @@ def test_a_table_that_does_not_tell_its_changes_any_more_says_so(tmp_path: Path)
 
     with pytest.raises(FeedLostError):
         kept.deliver(sink, 11, at)
+
+
+@pytest.mark.parametrize("retried", [frozenset(), frozenset({'{"id":1}'})], ids=["all", "keys"])
+def test_a_table_whose_files_are_gone_is_delivered_later(
+    tmp_path: Path, retried: frozenset[str]
+) -> None:
+    kept = Kept(tmp_path)
+    kept.write(10, {"id": 1}, {"id": 2}, replaces_all=True)
+    for file in (tmp_path / VIEW.name).glob("*.parquet"):
+        file.unlink()
+
+    with pytest.raises(SinkUnavailableError):
+        DerivedDelivery(tmp_path, PLAN, kept.version, 10, None, retried=retried).deliver(
+            MemorySink()
+        )
 
 
 def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
