@@ -7,6 +7,7 @@ until the store is back. An unknown error is retried only a few times.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,10 @@ _TICK_S: Final = 0.2
 _UNKNOWN_CODE: Final = QueryFailedError.code
 _SPARK_CODE: Final = SparkEndedError.code
 _LOG_HINT: Final = "headwater logs projections"
+_ERROR_TEXT: Final = re.compile(
+    r"((?:\b[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error))(: \[[A-Z][A-Z0-9_.]+\])?: ?.*"
+)
+"""A Java error with its condition, and the text that follows."""
 _SOURCE_AWAY: Final = "the source does not answer"
 _log = structlog.get_logger(__name__)
 
@@ -151,5 +156,6 @@ def _kind(error: Exception) -> str:
 
 
 def _first_line(text: str) -> str:
+    """Returns the first line, without the texts of errors, which may contain a value of a row."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    return _ERROR_TEXT.sub(r"\1\2", lines[0])[:300] if lines else ""

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from cdc.position import version_of
-from projections.common.fault import Fault
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.definition.views import view_of
-from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
+from projections.errors import ProjectionError, ViewQueryError
 from projections.incremental.analysis.pruning import columns_in_order
 from projections.incremental.analysis.strategy import Keyed
 from projections.incremental.expectation_filter import ExpectationFilter
@@ -419,22 +418,6 @@ class DerivedMaintainer:
 def number_of(version: PublishedVersion) -> int:
     """Returns a boundary as a row version."""
     return version_of(version.epoch, version.lsn)
-
-
-def query_fault(view: str, error: Exception) -> Fault:
-    """Returns the error for a view that cannot be maintained."""
-    if isinstance(error, ProjectionError):
-        return Fault.of(error)
-    if isinstance(error, AnalysisException):
-        unfit = ViewQueryError(
-            f"the query of view {view} no longer fits its inputs",
-            detail=str(error).splitlines()[0][:300],
-            hint="correct the query; until then the view stays at its last boundary",
-        )
-        return Fault.of(unfit)
-    text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-    unknown = Fault(QueryFailedError.code, f"view {view} cannot be kept", text, None, True)
-    return Fault.find(str(error)) or unknown
 
 
 def definition_of(view: DerivedView, session: SparkSession) -> Any:

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 from projections.errors import ProjectionError
 from projections.incremental.spark.analysis import analyse
 from projections.incremental.spark.catalyst import opaque
-from projections.incremental.spark.maintainer import definition_of, inputs_of, query_fault
+from projections.incremental.spark.maintainer import definition_of, inputs_of
+from projections.incremental.spark.query_fault import query_fault
 from projections.job.spark.session import session_beside, session_ended
 from projections.versions.dependents import columns_elsewhere, columns_of
 

@@ -15,7 +15,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from projections.errors import DuplicateKeyError, QueryFailedError, ViewHaltedError, ViewQueryError
-from projections.incremental.spark.maintainer import DerivedMaintainer, query_fault
+from projections.incremental.spark.maintainer import DerivedMaintainer
+from projections.incremental.spark.query_fault import query_fault
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, wrong
 from projections.job.spark.session import session_beside

@@ -41,12 +41,12 @@ _BESIDE: Final = "local[4]"
 """Where whoever only reads runs Spark: a cluster may have all its cores with the job."""
 
 _REPEATING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Spark's loggers of errors that it raises all the same."""
+"""Spark's loggers of errors that it raises all the same; their texts may contain values of rows."""
 
 _JVM_END_S: Final = 60.0
 
 _LOOPBACK = "127.0.0.1"
-_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_LOG: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 _PYTHON = "spark.pyspark.python"
 
 JAVA_OPTIONS: Final = (
@@ -135,6 +135,8 @@ def start_session(config: JobConfig) -> SparkSession:
         ClusterError: The cluster does not answer, does not take the job, or gives it no executor;
             each has a code of its own.
     """
+    for name in _REPEATING:
+        logging.getLogger(name).disabled = True
     # Spark's own launcher and its workers are told through the environment, by Spark's design
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = config.conf.get(_PYTHON, sys.executable)
@@ -144,20 +146,8 @@ def start_session(config: JobConfig) -> SparkSession:
     for name, value in settings(config).items():
         builder = builder.config(name, value)
     session = _started(builder, config)
-    _silence(session)
     java_classes.remember(session)
     return session
-
-
-def _silence(session: SparkSession) -> None:
-    """Turns off a warning at each start of a query: that queries share a consumer group.
-
-    Spark's readers name their partitions and offsets themselves: none joins the group, none commits
-    to it, and the driver asks for offsets by an admin client.
-    """
-    jvm: Any = session._jvm  # noqa: SLF001
-    log4j = jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel(_KAFKA_SOURCE, log4j.Level.ERROR)
 
 
 def session_beside(config: JobConfig) -> SparkSession:
@@ -166,8 +156,6 @@ def session_beside(config: JobConfig) -> SparkSession:
     The output of its JVM goes to a log, since the command's user has no use for it. An exception
     reports a fault of a query.
     """
-    for name in _REPEATING:
-        logging.getLogger(name).disabled = True
     with _heard_in(config.home / "log" / "spark-beside.log"):
         return start_session(config if config.local else replace(config, master=_BESIDE))
 
@@ -234,8 +222,10 @@ def settings(config: JobConfig) -> dict[str, str]:
     archive = class_archive.option(config.java_home)
     if config.local or cluster.near(config.master):
         conf |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-        conf["spark.executor.extraJavaOptions"] = f"{_EXECUTOR_OPTIONS} {archive}".strip()
-    options = f'{JAVA_OPTIONS} "-Djava.io.tmpdir={_scratch().path}" {archive}'.strip()
+        logged = f'{_EXECUTOR_OPTIONS} "-Dlog4j2.configurationFile={_LOG}"'
+        conf["spark.executor.extraJavaOptions"] = f"{logged} {archive}".strip()
+    own = f'"-Dlog4j2.configurationFile={_LOG}" "-Djava.io.tmpdir={_scratch().path}"'
+    options = f"{JAVA_OPTIONS} {own} {archive}".strip()
     return conf | _CONF | {"spark.driver.extraJavaOptions": options} | dict(config.conf)
 
 

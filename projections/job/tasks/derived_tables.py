@@ -22,7 +22,8 @@ from projections.common.background_task import BackgroundTask
 from projections.common.store_lock import DerivedStoreLock
 from projections.definition.views import Store
 from projections.errors import ProjectionError, ViewQueryError, WriterFencedError
-from projections.incremental.spark.maintainer import DerivedMaintainer, number_of, query_fault
+from projections.incremental.spark.maintainer import DerivedMaintainer, number_of
+from projections.incremental.spark.query_fault import query_fault
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.tasks.derived_checks import DerivedChecksTask
 from projections.job.tasks.derived_stores import DerivedStoreTask

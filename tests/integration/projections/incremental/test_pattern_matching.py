@@ -125,7 +125,7 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
     from pyspark.errors import PySparkException
 
     from projections.incremental.spark import pattern_matching
-    from projections.incremental.spark.maintainer import query_fault
+    from projections.incremental.spark.query_fault import query_fault
 
     monkeypatch.setattr(pattern_matching, limit, 20)
     query = PatternQuery(PATTERNS["to next row"], ("who",), "at", ("id",))
