@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from projections.definition.arguments import declaring
 from projections.definition.derived.declare import aggregate, declare, identity_of, refuse_taken
+from projections.definition.derived.relations import condition_of
 from projections.definition.operators.lateness import REASON, untimed_rows
 from projections.definition.operators.measures import Percentile, quoted
 from projections.definition.operators.windows import usable
@@ -71,7 +72,7 @@ def untimed(  # noqa: PLR0913  # the options of a view, most of them rare
     """
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, [REASON])
-    text = untimed_rows(window, of.name, where or "", late)
+    text = untimed_rows(window, of.name, condition_of(f"view {name}", where), late)
     return declare(name, identity, to, [of.name], search, cache, expect, text=text)
 
 

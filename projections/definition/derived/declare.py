@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from foundation.suggestion import did_you_mean
 from projections.definition.arguments import declaring
 from projections.definition.cache_options import DEFAULT_OPTIONS
-from projections.definition.derived.relations import relations
+from projections.definition.derived.relations import condition_of, relations
 from projections.definition.derived.view_function import ViewFunction
 from projections.definition.event_rows import KEY
 from projections.definition.expectations.expectation import OnFail, expected, of_function, of_sql
 from projections.definition.mirror import searched, stores_of
 from projections.definition.operators.lateness import Late, added, fixed
-from projections.definition.operators.measures import Measures, quoted
+from projections.definition.operators.measures import Measures, quoted, refuse_doubled
 from projections.definition.operators.pattern import PatternQuery
 from projections.definition.operators.standing_query import Percolation
 from projections.definition.operators.time_bounds import MATCH_START, of_pattern, of_window, span_of
@@ -137,7 +137,7 @@ def aggregate(  # noqa: PLR0913
     sets = (distinct, percentiles, top, approximate_distinct)
     measures = Measures(count, rate, sums, averages, least, greatest, *sets)
     _require_measures(name, by, measures, window, late)
-    groups, condition = tuple(by), where or ""
+    groups, condition = tuple(by), condition_of(f"view {name}", where)
     if window is not None:
         text = windows_of(window, late, of.name, groups, measures, condition)
         limit = "" if late is None else late.limit(window)
@@ -240,7 +240,7 @@ def late(  # noqa: PLR0913
     """
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, added(window))
-    text = late.late_rows(window, of.name, where or "")
+    text = late.late_rows(window, of.name, condition_of(f"view {name}", where))
     known_by = (*identity, START) if fixed(window) else identity
     common = (name, known_by, to, [of.name], search, cache, expect)
     return declare(*common, text=text, span=span_of(window))
@@ -326,7 +326,11 @@ def pattern(  # noqa: PLR0913
             f"view {name} cannot have a column named {taken[0]}",
             hint="the rows of a match have columns with these names",
         )
-    query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
+    refuse_doubled(f"the rows of view {name}", (*keep, "at", "step"))
+    for step in pattern.steps:
+        condition_of(f"step {step.name} of view {name}", step.where)
+    condition = condition_of(f"view {name}", where)
+    query = PatternQuery(pattern, tuple(by), time, tuple(keep), condition)
     common = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
     limit = f"rows within {query.pattern.within}"
     return declare(*common, looked_for=query, limit=limit, extent=of_pattern(query))

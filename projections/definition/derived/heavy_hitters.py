@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from projections.definition.arguments import declaring
 from projections.definition.derived.declare import declare, windows_of
+from projections.definition.derived.relations import condition_of
 from projections.definition.operators.lateness import fixed
-from projections.definition.operators.measures import Measures, quoted
+from projections.definition.operators.measures import Measures, quoted, refuse_doubled
 from projections.definition.operators.time_bounds import span_of
 from projections.definition.operators.windows import END, START, both, keys_of
 from projections.definition.views import Store
@@ -84,7 +85,8 @@ def frequent(  # noqa: PLR0913, PLR0917  # the options of a view, most of them r
             f"view {name} has an invalid number of values: {rows}", detail=f"1 to {ROWS_MAX:,}"
         )
     keys = groups if window is None else keys_of(window, groups)
-    rows_of_values = counted(of.name, column, groups, window, late, where or "")
+    condition = condition_of(f"view {name}", where)
+    rows_of_values = counted(of.name, column, groups, window, late, condition)
     text = query(rows_of_values, column, rows, keys if window is None else (*keys, END), keys)
     span = None if window is None else span_of(window)
     return declare(name, keys, to, [of.name], search, cache, expect, text=text, span=span)
@@ -160,3 +162,4 @@ def _require_groups(
         raise DeclarationError(
             f"view {name} has two columns with one name", detail=", ".join([*taken, column])
         )
+    refuse_doubled(f"the values of view {name}", (column, _COUNT))

@@ -1,9 +1,11 @@
-"""Finds the names in a SELECT that stand where a table can, without an engine."""
+"""Reads the text of queries without an engine: names where a table can stand, and comments."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from projections.errors import DeclarationError
 
 _TOKEN: Final = re.compile(
     r"--[^\n]*|/\*.*?\*/"  # comments
@@ -25,6 +27,22 @@ _AFTER: Final = frozenset(
         *("limit", "offset", "window", "qualify", "union", "except", "intersect", "minus"),
     }
 )
+
+
+def condition_of(what: str, where: str | None) -> str:
+    """Returns a condition, which stands before other text in a query; empty if there is none.
+
+    Raises:
+        DeclarationError: It ends with a comment, which would hide that text.
+    """
+    tokens = _TOKEN.findall(where or "")
+    if tokens and tokens[-1].startswith("--"):
+        raise DeclarationError(
+            f"the condition of {what} ends with a comment",
+            detail=tokens[-1][:80],
+            hint="write the comment before the condition, or as /* … */",
+        )
+    return where or ""
 
 
 def relations(sql: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ERROR_LEAST: Final = 0.005
 """A group's sketch then has 64 Ki counters; half the error needs four times as many."""
@@ -30,6 +30,13 @@ class Top:
     by: str
     rows: int
     columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise DeclarationError(
+                f"the first rows by {self.by} must be one or more", detail=f"rows={self.rows}"
+            )
+        refuse_doubled(f"the first rows by {self.by}", (self.by, *self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +212,19 @@ class Measures:
         more = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
         single = [name for name in (self.count, self.rate) if name is not None]
         return (*single, *(name for each in (*named, *more) for name in (each or {})))
+
+
+def refuse_doubled(what: str, columns: Sequence[str]) -> None:
+    """Refuses fields of one name, also if they differ by case: Spark does not tell them apart.
+
+    Raises:
+        DeclarationError: Two columns have one name.
+    """
+    folded = [each.lower() for each in columns]
+    if doubled := [each for each in columns if folded.count(each.lower()) > 1]:
+        raise DeclarationError(
+            f"{what} would have two fields named {doubled[-1]}", hint="name each column once"
+        )
 
 
 def _bucketed(column: str, error: float) -> str:
