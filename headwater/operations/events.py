@@ -324,8 +324,10 @@ def log_status(database: Database) -> LogStatus:
     """Returns how the log stands; changes nothing."""
     try:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
+            # holds for transactions; outside of them that of the role or database would
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            row = connection.execute(_HEAD).fetchone() or (0, 0)
+            with connection.transaction():
+                row = connection.execute(_HEAD).fetchone() or (0, 0)
             # in binary form, because psycopg reads no other DateStyle than ISO
             cursor = connection.cursor(binary=True, row_factory=psycopg.rows.dict_row)
             return LogStatus(row[0], row[1], tuple(cursor.execute(_WRITERS).fetchall()))

@@ -205,3 +205,12 @@ def test_the_status_of_the_log_and_of_reactors_is_read_in_every_form_of_dates(se
 
     assert timedelta(0) == found.paused_at.utcoffset()
     assert [timedelta(0)] == [row["started_at"].utcoffset() for row in status.writers]
+
+
+@pytest.mark.parametrize("set_dsn", SETTINGS, indirect=True)
+def test_the_status_of_the_log_is_read(set_dsn, store):
+    store.append("note-1", [NOTE])
+
+    status = log_status(Database(set_dsn, EventStoreSettings(), Path.cwd()))
+
+    assert (1, 1, ()) == (status.head, status.mark, status.writers)
