@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from projections.common.fault import Fault
 from projections.common.throttle import Throttle
 from projections.definition.views import Store
+from projections.errors import PlanError
 from projections.incremental.delivery import plan_at
 from projections.publishing.published_versions import Published
 from projections.stores.factory import open_sink
@@ -120,11 +121,19 @@ class JobVerification:
             if not views or plan.name in views:
                 yield plan
         for view in self._spec.derived:
+            places = view.to - {Store.TABLE}
             table = self._published(view.name)
-            if table is not None and (not views or view.name in views):
+            if not places or table is None or (views and view.name not in views):
+                continue
+            try:
                 plan = plan_at(self._spec.config, view, table.version)
-                if plan.to - {Store.TABLE}:
-                    yield plan
+            except PlanError as error:
+                if self._uncompared is None:
+                    raise
+                for store in sorted(places):
+                    self._uncompared(Uncompared(view.name, store, Fault.of(error)))
+            else:
+                yield plan
 
     def wait(self, views: Collection[str], stores: Collection[Store], through: Lsn) -> None:
         """Waits until views have reached a position in their stores."""

@@ -25,18 +25,20 @@ from projections.changes.row_batch import RowPart
 from projections.changes.row_change import ReadSpan, RowChange
 from projections.changes.sink import StoredKey
 from projections.common.throttle import Throttle
-from projections.definition.views import Store
-from projections.errors import RepairRefusedError, VerificationError
+from projections.definition.views import DerivedView, Store
+from projections.errors import PlanError, RepairRefusedError, VerificationError
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
+from projections.publishing.published_versions import Published
 from projections.stores.delta.sink import WarehouseSink
 from projections.verification.compared_stores import ComparedStores
 from projections.verification.key_filter import ComparedRows, differing
 from projections.verification.recheck import KEYS_AT_ONCE, Rounds
 from projections.verification.repair import refuse
-from projections.verification.report import KeyFinding, KeyVerdict, ViewReport
+from projections.verification.report import KeyFinding, KeyVerdict, Uncompared, ViewReport
 from projections.verification.staleness import with_staleness
+from projections.verification.verify import JobVerification
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -229,6 +231,33 @@ def test_a_view_made_from_others_is_repaired_by_a_job_that_runs_and_by_no_other(
     refuse(spec, report)
     with pytest.raises(RepairRefusedError, match="is not maintained"):
         refuse(spec, replace(report, view="others"))
+
+
+def test_a_view_of_a_type_that_stores_lack_leaves_the_others_to_be_verified(
+    tmp_path: Path,
+) -> None:
+    places = frozenset({Store.TABLE, Store.CACHE})
+    names = ("bare", "whole", "shown")
+    derived = tuple(DerivedView(name, ("id",), places, ("orders",), "SELECT 1") for name in names)
+    derived += (DerivedView("plain", ("id",), frozenset({Store.TABLE}), ("orders",), "SELECT 1"),)
+    spec = JobSpec(JobConfig.of_tables("shop", tmp_path, ()), derived=derived)
+    tables = spec.config.addresses.tables
+    for view in derived:
+        kind = pa.null() if view.name in {"bare", "plain"} else pa.int64()
+        schema = pa.schema([("id", pa.int64()), ("n", kind)])
+        write_deltalake(str(tables / view.name), schema.empty_table())
+    Published(tables, "shop").publish(1, 16, {view.name: 0 for view in derived})
+    left_out: list[Uncompared] = []
+
+    found = list(JobVerification(spec, Throttle(), uncompared=left_out.append).plans())
+
+    assert ["whole", "shown"] == [plan.name for plan in found]
+    assert [("bare", Store.CACHE, "HW-P002")] == [
+        (each.view, each.store, each.fault.code) for each in left_out
+    ]
+    with pytest.raises(PlanError, match="column n has a type that no store supports"):
+        list(JobVerification(spec, Throttle()).plans(["bare"]))
+    assert [] == list(JobVerification(spec, Throttle()).plans(["plain"]))
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
