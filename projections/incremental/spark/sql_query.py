@@ -75,7 +75,7 @@ def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
     except ParseException as error:
         raise ViewQueryError(
             "the query of a view is not one SELECT",
-            detail=error.getCondition() or "it cannot be parsed",
+            detail=next(filter(None, str(error).splitlines()), "it cannot be parsed")[:300],
             hint="write one SELECT; Headwater creates and writes the tables",
         ) from error
     names = tuple(dict.fromkeys(_relations(orjson.loads(plan.toJSON()), frozenset())))

@@ -376,6 +376,16 @@ def test_what_is_not_one_select_over_inputs_is_refused(spark: SparkSession, sql:
         definition_of_sql(spark, sql)
 
 
+def test_a_query_that_cannot_be_parsed_is_refused_with_the_place(spark: SparkSession) -> None:
+    from projections.incremental.spark.sql_query import definition_of_sql
+
+    with pytest.raises(ViewQueryError, match="not one SELECT") as refused:
+        definition_of_sql(spark, "SELECT id FROM orders WHERE total >  GROUP BY id")
+
+    assert "at or near 'BY'" in (refused.value.detail or "")
+    assert "(line 1, pos 43)" in (refused.value.detail or "")
+
+
 @pytest.mark.parametrize("keys", [("nothing",), ()], ids=["unknown", "none"])
 def test_a_query_without_its_keys_is_refused(spark: SparkSession, keys: tuple[str, ...]) -> None:
     with pytest.raises(ViewQueryError):
