@@ -16,6 +16,7 @@ _AROUND: Final = re.compile(
     r"|Error evaluating filter predicate: )+"
 )
 _INNER: Final = re.compile(r"ArrowError\((\w+)(?:\(\"(?P<text>.*)\"\))?, Some\(\"", re.DOTALL)
+_NO_FUNCTION: Final = re.compile(r"No function matches [^\n]*")
 _STORAGE: Final = re.compile(r"Object Store|No such file|os error", re.IGNORECASE)
 _WORDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _KINDS: Final = (
@@ -44,6 +45,8 @@ def answer(engine: QueryBuilder, sql: str) -> pa.RecordBatchReader:
 def reason(error: Exception) -> str:
     """Returns the cause of a query's error, which may contain a value of a row."""
     text = _AROUND.sub("", str(error).rpartition(_CAUSE)[2])
+    if unmatched := _NO_FUNCTION.search(text):  # after a list of attempts
+        return unmatched[0]
     if inner := _INNER.match(text):
         text = _AROUND.sub("", inner["text"] or _WORDS.sub(" ", inner[1]).lower())
     return text

@@ -83,10 +83,13 @@ def test_a_misspelt_view_names_the_nearest(tables: Path) -> None:
         ("SELECT CAST('x' || id AS int) FROM orders", "Cannot cast string 'x1' to value of Int"),
         ("SELECT id FROM orders WHERE CAST('x' || id AS int) > 0", "Cannot cast string 'x1' to"),
         ("SELECT CAST('x' AS int) FROM orders", "Cannot cast string 'x' to value of Int32 type"),
+        ("SELECT sum('x' || id) FROM orders", "No function matches the given name and argument"),
         ("SELECT to_timestamp('x' || id) FROM orders", "Error parsing timestamp from 'x1'"),
     ],
 )
-def test_a_statement_that_fails_at_a_row_is_explained(tables: Path, sql: str, detail: str) -> None:
+def test_a_statement_that_fails_is_explained_by_the_cause(
+    tables: Path, sql: str, detail: str
+) -> None:
     with pytest.raises(reading_sql.QueryError) as refused:
         reading_sql.run(sql, tables)
 
